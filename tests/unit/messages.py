@@ -1,8 +1,12 @@
-"""Messages and states that many tests handle; one that needs other fields has its own."""
+"""Messages and states that many tests handle, and how they are: one that needs other fields has its own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from outbox.testing import Harness
+from outbox.worker import Worker
 
 
 @dataclass
@@ -72,3 +76,21 @@ class Account:
 class Reading:
     sensor: str
     degrees: float
+
+
+async def deliver(to: Harness | Worker, queue: str, message: Any, **options: Any) -> None:
+    """Send a message, and wait until it is handled, and all that it caused."""
+    await to.send(queue, message, **options)
+    await to.wait_idle()
+
+
+async def deliver_raw(to: Harness | Worker, queue: str, body: bytes, **options: Any) -> None:
+    """Send a body as another program may, and wait until it is handled."""
+    await to.send_raw(queue, body, **options)
+    await to.wait_idle()
+
+
+async def resubmit(at: Harness | Worker, queue: str, id: str, **options: Any) -> None:
+    """Resubmit a dead letter, and wait until it is handled."""
+    await at.resubmit(queue, id, **options)
+    await at.wait_idle()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -30,14 +29,6 @@ from outbox.engine.backend.operations import dead_letters
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, SessionLock, Settlement
 from outbox.message import Message
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    found = Engine.in_memory()
-    found.declare(QueueSettings("plain"), QueueSettings("keyed", ordering="per_key"))
-    yield found
-    found.close()
 
 
 def asked(

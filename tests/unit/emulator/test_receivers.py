@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,28 +24,13 @@ from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, Out
 from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.amqp.types import Described
 from outbox.emulator.bus import faulty, links
-from outbox.emulator.bus.links import (
-    SESSION_FILTER,
-    Receiver,
-    Wanted,
-    accept_session,
-    read_outcome,
-    wanted_session,
-)
+from outbox.emulator.bus.links import SESSION_FILTER, Receiver, Wanted, accept_session, read_outcome, wanted_session
 from outbox.emulator.bus.transport import Endpoint, Room, Transport, Writer
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
-from outbox.engine.entities import QueueSettings, SessionLock, Settlement
+from outbox.engine.entities import SessionLock, Settlement
 from outbox.log_throttle import LogThrottle
 from outbox.message import Message
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    found = Engine.in_memory()
-    found.declare(QueueSettings("plain"), QueueSettings("keyed", ordering="per_key"))
-    yield found
-    found.close()
 
 
 def transport_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,17 +14,8 @@ from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.bus.links import Sender, put
 from outbox.emulator.bus.requests import PENDING_COUNT_MAX, Replies, Request
 from outbox.engine.engine import Engine
-from outbox.engine.entities import QueueSettings
 from outbox.errors import Throttled, TooLarge
 from outbox.message import Message
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    found = Engine.in_memory()
-    found.declare(QueueSettings("plain"), QueueSettings("keyed", ordering="per_key"))
-    yield found
-    found.close()
 
 
 def incoming(body: bytes, due_ms: int = 0, session: str = "") -> Incoming:

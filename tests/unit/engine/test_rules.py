@@ -13,13 +13,7 @@ from outbox.engine.entities import QueueSettings, TopicSettings, dead_letter_pat
 from outbox.engine.log import records, snapshot
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
-from outbox.engine.state.rules import (
-    CONDITION_COUNT_MAX,
-    RULE_COUNT_MAX,
-    RULE_NAME_LENGTH_MAX,
-    TEXT_LENGTH_MAX,
-    Rule,
-)
+from outbox.engine.state.rules import CONDITION_COUNT_MAX, RULE_COUNT_MAX, RULE_NAME_LENGTH_MAX, TEXT_LENGTH_MAX, Rule
 from outbox.errors import LockLost, NotRegistrable, Refused, UnknownDestination
 from outbox.message import Message
 from outbox.ports import Output

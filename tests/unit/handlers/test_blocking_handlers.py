@@ -29,10 +29,9 @@ from outbox.runtime.commit import run_handler as handling
 from outbox.runtime.commit.handler_threads import HandlerThreads
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
-from tests.unit.messages import Step, Steps
+from tests.unit.messages import Step, Steps, deliver
 
 Scope = Literal["engine", "partition", "item"]
-every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
 
 WITHIN_S = 20.0
 """How long anything may take here that should happen at once, on a machine that does other things as well."""
@@ -115,7 +114,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "RETRY_AFTER_S", 0.01)
 
 
-@every_scope
 async def test_the_loop_goes_on_while_a_blocking_handler_waits(scope: Scope) -> None:
     seen = Seen()
     async with backend_of(scope) as backend, Worker(stepping(seen), backend) as worker:
@@ -129,7 +127,6 @@ async def test_the_loop_goes_on_while_a_blocking_handler_waits(scope: Scope) -> 
         assert await worker.state(Steps, "a") == Steps([99]) and seen.out == [1, 1]
 
 
-@every_scope
 async def test_blocking_handlers_act_once_in_so_many_threads_at_most(scope: Scope) -> None:
     seen = Seen()
     async with backend_of(scope) as backend, Worker(stepping(seen), backend, threads=3) as worker:
@@ -154,15 +151,13 @@ async def test_context_variables_reach_the_thread(engine: Engine) -> None:
 
     who.set("ann")
     async with Worker(app, engine) as worker:
-        await worker.send("steps", Step("a", 1))
-        await worker.wait_idle()
+        await deliver(worker, "steps", Step("a", 1))
     assert found == [("ann", False)]
 
 
 # Past the limit
 
 
-@every_scope
 async def test_an_attempt_past_its_limit_commits_nothing_whatever_its_thread_does(scope: Scope) -> None:
     seen = Seen()
     async with backend_of(scope) as backend, Worker(stepping(seen, time_limit_s=0.05), backend) as worker:
@@ -180,7 +175,6 @@ async def test_an_attempt_past_its_limit_commits_nothing_whatever_its_thread_doe
         assert seen.out == []
 
 
-@every_scope
 async def test_a_key_waits_for_a_thread_past_its_limit_and_other_keys_do_not(scope: Scope) -> None:
     seen = Seen()
     app = stepping(seen, time_limit_s=0.05)
@@ -204,7 +198,6 @@ async def test_a_key_waits_for_a_thread_past_its_limit_and_other_keys_do_not(sco
         ]  # nobody else's failures counted
 
 
-@every_scope
 async def test_a_session_waits_for_a_thread_past_its_limit_where_there_is_no_state(scope: Scope) -> None:
     seen = Seen()
     app = App("steps", retry=Retries(limit=1), time_limit_s=0.05)
@@ -228,7 +221,6 @@ async def test_a_session_waits_for_a_thread_past_its_limit_where_there_is_no_sta
         await worker.wait_idle()
 
 
-@every_scope
 async def test_a_place_stays_taken_until_its_thread_ends(scope: Scope) -> None:
     seen = Seen()
     shared = HandlerThreads(1)
@@ -246,7 +238,6 @@ async def test_a_place_stays_taken_until_its_thread_ends(scope: Scope) -> None:
     shared.close()
 
 
-@every_scope
 async def test_a_key_is_held_for_every_worker_that_shares_the_threads(scope: Scope) -> None:
     seen = Seen()
     shared = HandlerThreads(4)
@@ -266,7 +257,6 @@ async def test_a_key_is_held_for_every_worker_that_shares_the_threads(scope: Sco
     shared.close()
 
 
-@every_scope
 async def test_a_key_waits_for_every_thread_that_was_left_behind_with_it(scope: Scope) -> None:
     shared, seen, first = HandlerThreads(4), Seen(), threading.Event()
     app = App("steps", retry=Retries(limit=1), time_limit_s=0.5)
@@ -303,7 +293,6 @@ async def test_a_key_waits_for_every_thread_that_was_left_behind_with_it(scope: 
 # Stopping
 
 
-@every_scope
 async def test_a_stop_does_not_wait_for_a_thread_and_names_what_is_left(
     scope: Scope, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -358,8 +347,7 @@ def test_a_thread_that_never_ends_does_not_keep_its_process() -> None:
 async def test_idle_threads_end_with_their_worker(engine: Engine) -> None:
     seen = Seen()
     async with Worker(stepping(seen), engine) as worker:
-        await worker.send("steps", Step("a", 1))
-        await worker.wait_idle()
+        await deliver(worker, "steps", Step("a", 1))
         made = [thread for thread in threading.enumerate() if thread.name.startswith("outbox handler")]
         assert made and all(thread.daemon for thread in made)  # one that never ends does not keep its process
     await until(lambda: not [one for one in threading.enumerate() if one.name.startswith("outbox handler")])
@@ -392,7 +380,6 @@ def asking(seen: Seen) -> App:
     return app
 
 
-@every_scope
 async def test_a_request_past_its_limit_keeps_nothing_and_its_key_waits(scope: Scope) -> None:
     seen = Seen()
     async with backend_of(scope) as backend, HttpEntry(asking(seen), backend) as entry:
@@ -470,7 +457,6 @@ async def test_a_blocking_handler_cannot_await_in_a_thread_or_in_a_harness() -> 
                 assert text in dead_letter.description
 
 
-@every_scope
 async def test_a_harness_and_an_exploration_run_a_blocking_handler_inline(scope: Scope) -> None:
     app, where = App("a"), set[threading.Thread]()
 
@@ -480,8 +466,7 @@ async def test_a_harness_and_an_exploration_run_a_blocking_handler_inline(scope:
         steps.ns.append(message.n)
 
     async with Harness(app, scope=scope) as world:
-        await world.send("steps", Step("a", 1))
-        await world.wait_idle()
+        await deliver(world, "steps", Step("a", 1))
         assert await world.state(Steps, "a") == Steps([1])
     report = await asyncio.to_thread(explore, app, [("steps", Step("a", 1), "1")], scope=scope)
     assert not report.anomalies and report.exhausted, report

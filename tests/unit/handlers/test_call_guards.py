@@ -20,10 +20,9 @@ from outbox.ops.values.status import ReadStatus
 from outbox.runtime.counts import Counts
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
-from tests.unit.messages import Step, Steps
+from tests.unit.messages import Step, Steps, deliver
 
 Scope = Literal["engine", "partition", "item"]
-every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
 
 
 @dataclass
@@ -64,7 +63,6 @@ async def sent(at: Harness, count: int, key: str = "") -> None:
     await at.wait_idle()
 
 
-@every_scope
 async def test_an_open_breaker_puts_the_message_off_and_nothing_of_it_is_done(scope: Scope) -> None:
     there = Dependency(is_down=True)
     app = made(there, breaker=Breaker("there", least=3, open_s=30))
@@ -81,24 +79,19 @@ async def test_an_open_breaker_puts_the_message_off_and_nothing_of_it_is_done(sc
         assert len(there.keys) == 23 and len(set(there.keys)) == 20
 
 
-@every_scope
 async def test_a_copy_of_what_was_applied_is_completed_while_the_breaker_is_open(scope: Scope) -> None:
     there = Dependency()
     app = made(there, breaker=Breaker("there", least=1, open_s=3_600))
     async with Harness(app, scope=scope) as at:
-        await at.send("steps", Step("k", 1), id="a")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("k", 1), id="a")
         there.is_down = True
-        await at.send("steps", Step("k", 2), id="b")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("k", 2), id="b")
         await at.advance(seconds=60)
         await at.restart()  # so that no worker has the record at hand
-        await at.send("steps", Step("k", 1), id="a")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("k", 1), id="a")
         assert at.counts.sources["steps"].duplicates == 1 and len(there.keys) == 2
 
 
-@every_scope
 async def test_in_order_what_a_call_reschedules_keeps_its_order(scope: Scope) -> None:
     there = Dependency(is_down=True)
     app = made(there, ordering="per_key", breaker=Breaker("there", least=2, open_s=10))
@@ -149,7 +142,6 @@ async def test_what_a_call_raises_counts_once_where_its_handler_has_the_same_bre
         assert (guard.state, [tuple(second[1:]) for second in guard._seconds]) == ("closed", [(3, 3)])
 
 
-@every_scope
 async def test_a_rate_spreads_calls_and_the_second_of_an_attempt_does_not_wait(scope: Scope) -> None:
     there = Dependency()
     app = App("m")
@@ -232,7 +224,6 @@ async def test_what_differs_under_one_name_and_a_rate_without_one_are_refused() 
     assert counts.guard(Rate(5)) is not counts.guard(Rate(5))
 
 
-@every_scope
 async def test_calls_that_are_made_at_once_have_keys_of_their_own(scope: Scope) -> None:
     there = Dependency()
     app = App("m")
@@ -247,7 +238,6 @@ async def test_calls_that_are_made_at_once_have_keys_of_their_own(scope: Scope) 
         assert sorted(there.keys) == [first, f"{first}-2", f"{first}-3"]
 
 
-@every_scope
 def test_an_exploration_takes_a_call_with_all_its_options(scope: Scope) -> None:
     app = App("m")
 

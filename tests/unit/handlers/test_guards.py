@@ -22,10 +22,9 @@ from outbox.ops.values.status import ReadStatus
 from outbox.runtime.counts import Counts
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
-from tests.unit.messages import Step, Steps
+from tests.unit.messages import Step, Steps, deliver
 
 Scope = Literal["engine", "partition", "item"]
-every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
 
 
 @dataclass
@@ -67,7 +66,6 @@ def broken_off(dependency: Dependency, **guards: Any) -> App:
     return app
 
 
-@every_scope
 async def test_what_runs_again_before_it_has_called_is_no_failure(scope: Scope) -> None:
     there, breaker = Dependency(), Breaker("there", share=0.1, least=2)
     async with Harness(broken_off(there, breaker=breaker), scope=scope) as at:
@@ -79,13 +77,11 @@ async def test_what_runs_again_before_it_has_called_is_no_failure(scope: Scope) 
         assert (guard.state, guard.rescheduled_count, there.calls) == ("closed", 0, 6)
 
 
-@every_scope
 async def test_what_runs_again_before_it_has_called_has_its_place_in_the_rate(scope: Scope) -> None:
     there, rate = Dependency(), Rate(0.01)
     async with Harness(broken_off(there, rate=rate), scope=scope) as at:
         await at.send("steps", Plain("k"), id="p")
-        await at.send("steps", Step("k"), id="s")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("k"), id="s")
         assert (at.counts.guard(rate).rescheduled_count, there.calls) == (0, 1)
 
 
@@ -107,7 +103,6 @@ async def sent(at: Harness, count: int, key: str = "k") -> None:
     await at.wait_idle()
 
 
-@every_scope
 async def test_an_open_breaker_spares_what_is_down_and_counts_no_attempt(scope: Scope) -> None:
     there = Dependency(is_down=True)
     app = calling(there, limit=3, breaker=Breaker("there", share=0.5, least=5, open_s=30))
@@ -124,7 +119,6 @@ async def test_an_open_breaker_spares_what_is_down_and_counts_no_attempt(scope: 
         assert there.calls == 50 and at.counts.sources["steps"].failed == 5
 
 
-@every_scope
 async def test_while_it_is_down_one_attempt_is_made_each_time_and_less_and_less_often(scope: Scope) -> None:
     there = Dependency(is_down=True)
     app = calling(there, breaker=Breaker("there", least=5, open_s=10))
@@ -194,7 +188,6 @@ def test_a_breaker_is_open_from_the_end_of_what_failed(monkeypatch: pytest.Monke
         assert guard.state == "half-open"
 
 
-@every_scope
 async def test_one_message_alone_outlives_an_outage_of_hours(scope: Scope) -> None:
     there = Dependency(is_down=True)
     app = calling(there, limit=2, breaker=Breaker("there", least=1, open_s=30))
@@ -241,7 +234,6 @@ async def test_what_comes_back_is_not_overrun() -> None:
     assert within[0] <= 2 and within[1] <= 3 and within[2] <= 5 and within[3] <= 9, within
 
 
-@every_scope
 async def test_in_order_what_waits_for_a_breaker_keeps_its_order(scope: Scope) -> None:
     there = Dependency(is_down=True)
     app = calling(there, ordering="per_key", breaker=Breaker("there", least=2, open_s=10))
@@ -272,7 +264,6 @@ async def test_refusals_and_retries_and_other_errors_open_no_breaker() -> None:
         assert (guard.state, guard.rescheduled_count) == ("closed", 0)
 
 
-@every_scope
 async def test_a_rate_spreads_a_backlog_and_puts_each_message_off_once(scope: Scope) -> None:
     there = Dependency()
     app = App("m")
@@ -368,8 +359,7 @@ async def test_handlers_workers_and_requests_of_a_host_share_a_breaker(engine: E
         answer = await entry.handle("POST", "/steps", {"idempotency-key": "i"}, b'{"key": "k"}')
     assert answer.status == 503 and int(dict(answer.headers)["retry-after"]) >= 600 and there.calls == 2
     async with Worker(app, engine, counts=counts) as other:
-        await other.send("steps", Step("k", 9), id="s9")
-        await other.wait_idle()
+        await deliver(other, "steps", Step("k", 9), id="s9")
     assert there.calls == 2
     assert 'outbox_guard_state{app="m",guard="there"} 3' in prometheus("m", counts)
     await told(app, engine, counts)
@@ -384,7 +374,6 @@ async def told(app: App, engine: EmbeddedEngine, counts: Counts) -> None:
     assert "breaker there: open, 3" in status_text(found)
 
 
-@every_scope
 def test_an_exploration_has_no_guards(scope: Scope) -> None:
     there = Dependency()
     app = calling(there, breaker=Breaker("there"), rate=Rate(0.001))

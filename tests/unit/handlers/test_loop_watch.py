@@ -18,7 +18,7 @@ from outbox.http_entry import HttpEntry
 from outbox.ports import Backend
 from outbox.runtime.commit import loop_watch
 from outbox.runtime.start.plan import compile_app
-from tests.unit.messages import Step, Steps
+from tests.unit.messages import Step, Steps, deliver
 
 IS_HELD, WAS_HELD = "the event loop is held by a handler; declare it blocking", "the event loop was held by a handler"
 HOLD_S = 20.0
@@ -86,8 +86,7 @@ async def test_a_handler_that_holds_the_loop_is_named_while_it_does_and_after(sc
     with told() as found:
         app = holding(lambda: found.has_told.wait(HOLD_S))
         async with backend_of(scope) as backend, Worker(app, backend) as worker:
-            await worker.send(queue, Step("a"))
-            await worker.wait_idle()
+            await deliver(worker, queue, Step("a"))
             await asyncio.sleep(2 * loop_watch.BEAT_S)  # the beat that says how long
         (first,), (last,) = found.of(IS_HELD), found.of(WAS_HELD)
         for record in (first, last):
@@ -117,8 +116,7 @@ async def test_a_handler_is_named_once_a_minute_at_most() -> None:
 
         async with backend_of("engine") as backend, Worker(holding(hold), backend) as worker:
             for n in range(2):
-                await worker.send("plain", Step("a", n))
-                await worker.wait_idle()
+                await deliver(worker, "plain", Step("a", n))
                 await asyncio.sleep(2 * loop_watch.BEAT_S)
         assert again and len(found.of(IS_HELD)) == len(found.of(WAS_HELD)) == 1
 
@@ -127,8 +125,7 @@ async def test_what_holds_the_loop_and_is_no_handler_is_not_taken_for_one() -> N
     with told() as found:
         app = holding(lambda: None)
         async with backend_of("engine") as backend, Worker(app, backend) as worker:
-            await worker.send("plain", Step("a"))
-            await worker.wait_idle()
+            await deliver(worker, "plain", Step("a"))
             began_s = time.monotonic()
             while time.monotonic() < began_s + 2 * loop_watch.HELD_S:
                 pass

@@ -21,10 +21,9 @@ from outbox.runtime.commit import stepping
 from outbox.runtime.commit.loop_watch import waiting_handlers
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
-from tests.unit.messages import Step
+from tests.unit.messages import Step, deliver
 
 Scope = Literal["engine", "partition", "item"]
-every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
 WITHIN_S = 20.0
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 
@@ -66,15 +65,13 @@ def app_with(seen: Seen, **options: Any) -> App:
     return app
 
 
-@every_scope
 async def test_the_applications_is_round_the_handlers_whenever_it_was_declared(scope: Scope) -> None:
     seen = Seen()
     app = app_with(seen, middleware=[seen.middleware("own")])
     app.middleware(seen.middleware("first"))
     app.middleware(seen.middleware("second"))
     async with Harness(app, scope=scope) as at:
-        await at.send("steps", Step("a", 2), id="s1")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("a", 2), id="s1")
         assert (await at.state(Total, "a")) == Total(2)
     assert [line.partition(" of ")[0] for line in seen.lines] == [
         *("first before step", "second before step", "own before step", "handler nobody"),
@@ -83,14 +80,12 @@ async def test_the_applications_is_round_the_handlers_whenever_it_was_declared(s
     assert seen.lines[0].endswith("of steps s1")
 
 
-@every_scope
 async def test_each_failed_attempt_is_seen_and_its_error_stays_the_handlers(scope: Scope) -> None:
     seen = Seen()
     app = app_with(seen)
     app.middleware(seen.middleware("m"))
     async with Harness(app, scope=scope) as at:
-        await at.send("steps", Step("a", -1), id="s1")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("a", -1), id="s1")
         await at.advance(seconds=5)
         [dead] = at.dead_letters("steps")
         assert "below zero" in dead.description and "outbox/middleware.py" not in dead.traceback
@@ -109,12 +104,10 @@ class Swallowing(AbstractContextManager[None]):
         return True
 
 
-@every_scope
 async def test_a_middleware_makes_no_success_of_a_failure(scope: Scope) -> None:
     app = app_with(Seen(), middleware=[Swallowing])
     async with Harness(app, scope=scope) as at:
-        await at.send("steps", Step("a", -1), id="s1")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("a", -1), id="s1")
         await at.advance(seconds=5)
         assert [dead.reason for dead in at.dead_letters("steps")] == ["failed"]
         assert (await at.state(Total, "a")) in (None, Total())
@@ -131,8 +124,7 @@ async def test_what_a_middleware_raises_fails_the_attempt(is_before: bool) -> No
     seen = Seen()
     app = app_with(seen, middleware=[seen.middleware("outer"), refusing])
     async with Harness(app) as at:
-        await at.send("steps", Step("a", 2), id="s1")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("a", 2), id="s1")
         assert [dead.reason for dead in at.dead_letters("steps")] == ["not today"]
         assert (await at.state(Total, "a")) in (None, Total())
     assert seen.lines[-1] == "outer failed Reject" and ("handler nobody" in seen.lines) is not is_before
@@ -149,8 +141,7 @@ async def test_a_middleware_may_ask_for_another_delivery() -> None:
         yield
 
     async with Harness(app_with(Seen(), middleware=[later])) as at:
-        await at.send("steps", Step("a", 2), id="s1")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("a", 2), id="s1")
         assert (await at.state(Total, "a")) in (None, Total())
         await at.advance(seconds=4)
         assert (await at.state(Total, "a")) == Total(2) and count == 2
@@ -227,8 +218,7 @@ async def test_what_a_middleware_sets_is_gone_behind_its_handler(engine: Engine)
 
     async with Worker(app, engine) as worker:
         await worker.send("steps", Step("a"), id="s1")
-        await worker.send("later", Step("b"), id="s2")
-        await worker.wait_idle()
+        await deliver(worker, "later", Step("b"), id="s2")
     assert sorted(seen) == ["a", "nobody", "nobody"]
 
 
@@ -261,8 +251,7 @@ async def test_a_handler_past_its_limit_leaves_its_middleware() -> None:
         await asyncio.sleep(WITHIN_S)
 
     async with asyncio.timeout(WITHIN_S), Engine.in_memory() as engine, Worker(app, engine) as worker:
-        await worker.send("steps", Step("a"), id="s1")
-        await worker.wait_idle()
+        await deliver(worker, "steps", Step("a"), id="s1")
     assert [line.split(" ")[1] for line in seen.lines] == ["before", "failed"]
 
 
@@ -292,13 +281,11 @@ async def test_a_handler_past_its_limit_cleans_up_with_the_variables_of_its_midd
             seen.append(f"handler {TENANT.get()}")
 
     async with asyncio.timeout(WITHIN_S), Engine.in_memory() as engine, Worker(app, engine) as worker:
-        await worker.send("steps", Step("a"), id="s1")
-        await worker.wait_idle()
+        await deliver(worker, "steps", Step("a"), id="s1")
         [letter] = await worker.dead_letters("steps")
     assert seen == ["handler a", "middleware a"] and "TimeoutError" in f"{letter}"
 
 
-@every_scope
 async def test_what_is_sent_carries_the_trace_that_a_middleware_sets(scope: Scope) -> None:
     trace, found = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01", []
     app = App("m")
@@ -316,12 +303,10 @@ async def test_what_is_sent_carries_the_trace_that_a_middleware_sets(scope: Scop
         found.append(ctx.traceparent)
 
     async with Harness(app, scope=scope) as at:
-        await at.send("steps", Step("a"), id="s1")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("a"), id="s1")
     assert found == [trace]
 
 
-@every_scope
 def test_a_handler_with_middleware_keeps_every_promise(scope: Scope) -> None:
     app = app_with(Seen(), middleware=[tenant])
     report = explore(app, [("steps", Step("a", 2), "s1"), ("steps", Step("a", 3), "s2")], scope=scope)
@@ -359,16 +344,14 @@ def logged(function: Any) -> Any:
 async def test_a_generator_function_in_a_decorator_is_a_middleware(around: Any) -> None:
     seen = Seen()
     async with Harness(app_with(seen, middleware=[around(seen.middleware("it"))])) as at:
-        await at.send("steps", Step("a", 2), id="s1")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("a", 2), id="s1")
     assert seen.lines[0].startswith("it before") and seen.lines[-1] == "it after", seen.lines
 
 
 async def test_a_middleware_that_returns_no_context_manager_fails_the_attempt() -> None:
     app = app_with(Seen(), middleware=[lambda call: None])
     async with Harness(app) as at:
-        await at.send("steps", Step("a", 2), id="s1")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("a", 2), id="s1")
         await at.advance(seconds=5)
         [dead] = at.dead_letters("steps")
         assert "middleware <lambda> returned NoneType, and no context manager; add a yield" in dead.description

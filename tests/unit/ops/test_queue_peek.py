@@ -35,7 +35,7 @@ from outbox.resubmission import resubmission
 from outbox.retries import Reject, Retries, Retry
 from outbox.testing import START_S, Harness, VirtualClock
 from outbox.worker import Worker
-from tests.unit.messages import Order
+from tests.unit.messages import Order, deliver
 
 app = App("bank", retry=Retries(limit=3, delays_s=(60.0,)))
 app.queue("ledger", "per_key")
@@ -108,8 +108,7 @@ async def test_what_a_message_was_put_back_for_survives_a_restart(disk_path: Pat
 async def test_in_every_scope_the_delayed_message_carries_its_error(scope: Any) -> None:
     async with Harness(app, scope=scope) as world:
         await world.send("orders", Order("m1", "fail"), id="m1")
-        await world.send("ledger", Order("k1", "fail"), id="k1")
-        await world.wait_idle()
+        await deliver(world, "ledger", Order("k1", "fail"), id="k1")
         for queue, id in (("orders", "m1"), ("ledger", "k1")):
             found = (await looked(EngineAdmin(world.engine), queue))[id]
             assert (found.state, found.error) == ("retrying", "ValueError: the price is unknown"), queue

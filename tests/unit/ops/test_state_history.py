@@ -23,7 +23,7 @@ from outbox.ops.states.history import UNSURE, state_history
 from outbox.ops.values.states import ReadStates, StateLine, WriteStates
 from outbox.verify.history import History
 from outbox.verify.recorded.events import AnyEvent, Change, Commit, Ended, Fail, Ok, Put
-from tests.unit.messages import Account
+from tests.unit.messages import Account, deliver
 
 SEVEN = msgspec.Raw(b'{"balance":7}')
 
@@ -62,14 +62,12 @@ async def recorded(path: Path) -> App:
             await worker.send("payments", Pay(account, 5), id=id)
         async with worker:
             await worker.wait_idle()
-            await worker.send("fees", Pay("ann", 1), id="f1")
-            await worker.wait_idle()
+            await deliver(worker, "fees", Pay("ann", 1), id="f1")
             exported = [piece async for piece in admin.stream(ReadStates("Account"))]
             lines = [msgspec.json.decode(line, type=StateLine) for line in b"".join(exported).splitlines()]
             [ann] = [msgspec.structs.replace(line, value=SEVEN) for line in lines if line.key == "ann"]
             await admin.ask(WriteStates([ann], False))
-            await worker.send("payments", Pay("ann", 0), id="p4")
-            await worker.wait_idle()
+            await deliver(worker, "payments", Pay("ann", 0), id="p4")
         audit.end()
     return app
 

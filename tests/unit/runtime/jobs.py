@@ -8,6 +8,7 @@ from typing import Any
 
 from outbox import App, BlobRef, Context
 from outbox.testing import Harness
+from tests.unit.messages import deliver
 
 
 @dataclass
@@ -49,5 +50,4 @@ def running(act: Callable[[Job, Context], Any], **options: Any) -> App:
 
 
 async def ran(world: Harness, job: Job | None = None, **options: Any) -> None:
-    await world.send("q", job or Job("a"), id="1", **options)
-    await world.wait_idle()
+    await deliver(world, "q", job or Job("a"), id="1", **options)

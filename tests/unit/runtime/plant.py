@@ -21,8 +21,8 @@ class Task:
 class Plant:
     """An application whose handler does as `act` says, and what it was seen to do."""
 
-    def __init__(self, **options: Any) -> None:
-        self.act: Any = lambda task, ctx: None
+    def __init__(self, act: Any = lambda task, ctx: None, **options: Any) -> None:
+        self.act: Any = act
         self.runs: list[tuple[float, int]] = []
         self.app = App("plant", **options)
         self.app.queue("out")

@@ -9,7 +9,7 @@ import pytest
 from outbox import Retry
 from outbox.runtime.start.notes import duration
 from outbox.testing import Harness
-from tests.unit.messages import Count
+from tests.unit.messages import Count, deliver, resubmit
 from tests.unit.runtime.plant import DAY_S, Plant, Task, only, raising
 
 # The age fence
@@ -19,8 +19,7 @@ async def test_a_message_as_old_as_retention_is_never_run() -> None:
     plant = Plant(retention=timedelta(days=2))
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"), id="1", created=world.now() - 2 * DAY_S)
-        await world.send("q", Task("b"), id="2", created=datetime.fromtimestamp(world.now() - 2 * DAY_S + 1, UTC))
-        await world.wait_idle()
+        await deliver(world, "q", Task("b"), id="2", created=datetime.fromtimestamp(world.now() - 2 * DAY_S + 1, UTC))
         dead_letter = await only(world)
         assert (dead_letter.id, dead_letter.reason) == ("1", "too-old")
         assert len(plant.runs) == 1
@@ -29,10 +28,8 @@ async def test_a_message_as_old_as_retention_is_never_run() -> None:
 async def test_what_is_sent_anew_under_a_refused_id_gets_a_text_that_holds_for_it_too() -> None:
     plant = Plant(retention=timedelta(days=7))
     async with Harness(plant.app) as world:
-        await world.send("q", Task("a"), id="1", created=world.now() - 60 * DAY_S)
-        await world.wait_idle()
-        await world.send("q", Task("a"), id="1")
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"), id="1", created=world.now() - 60 * DAY_S)
+        await deliver(world, "q", Task("a"), id="1")
         first, second = world.dead_letters("q")
         assert [first.reason, second.reason] == ["too-old"] * 2
         assert second.description == (
@@ -61,15 +58,12 @@ async def test_a_duplicate_of_an_applied_message_is_completed_at_any_age_that_it
     plant = Plant(retention=timedelta(days=2), margin=timedelta(hours=1))
     async with Harness(plant.app) as world:
         created = world.now()
-        await world.send("q", Task("a"), id="1", created=created)
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"), id="1", created=created)
         await world.advance(days=2, minutes=59)
-        await world.send("q", Task("a"), id="1", created=created)
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"), id="1", created=created)
         assert world.dead_letters("q") == [] and len(plant.runs) == 1
         await world.advance(minutes=2)
-        await world.send("q", Task("a"), id="1", created=created)
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"), id="1", created=created)
         assert (await only(world)).reason == "too-old" and len(plant.runs) == 1
 
 
@@ -77,23 +71,19 @@ async def test_a_duplicate_of_an_applied_message_is_completed_at_any_age_that_it
 async def test_records_live_on_over_a_restart_and_are_gone_after_retention_and_margin() -> None:
     plant = Plant(retention=timedelta(days=2), margin=timedelta(hours=1))
     async with Harness(plant.app) as world:
-        await world.send("q", Task("a"), id="1")
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"), id="1")
         await world.advance(days=1)
         await world.restart()
-        await world.send("q", Task("a"), id="1")
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"), id="1")
         assert len(plant.runs) == 1
         await world.advance(days=1, hours=2)
         await world.restart()
-        await world.send("q", Task("a"), id="1")
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"), id="1")
         assert len(plant.runs) == 2
 
 
 async def test_without_a_creation_time_the_time_of_arrival_counts() -> None:
-    plant = Plant(retention=timedelta(hours=1))
-    plant.act = raising(Retry(after_s=1_800))
+    plant = Plant(raising(Retry(after_s=1_800)), retention=timedelta(hours=1))
     async with Harness(plant.app) as world:
         await world.send_raw("q", b'{"key":"a"}', properties={"outbox-id": "1"})
         await world.advance(hours=2)
@@ -104,8 +94,7 @@ async def test_a_creation_time_that_lies_ahead_is_refused() -> None:
     plant = Plant(clock_skew=timedelta(minutes=5))
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"), id="1", created=world.now() + 299)
-        await world.send("q", Task("b"), id="2", created=world.now() + 301)
-        await world.wait_idle()
+        await deliver(world, "q", Task("b"), id="2", created=world.now() + 301)
         dead_letter = await only(world)
         assert (dead_letter.id, dead_letter.reason) == ("2", "from-the-future") and "clock" in dead_letter.description
 
@@ -134,11 +123,9 @@ async def test_an_output_is_as_old_as_its_due_time() -> None:
 async def test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words(
     after_s: float, is_rescheduled: bool
 ) -> None:
-    plant = Plant(retention=timedelta(hours=1))
-    plant.act = raising(Retry("the bank is closed", after_s=after_s))
+    plant = Plant(raising(Retry("the bank is closed", after_s=after_s)), retention=timedelta(hours=1))
     async with Harness(plant.app) as world:
-        await world.send("q", Task("a"), id="1")
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"), id="1")
         assert (world.dead_letters("q") == []) == is_rescheduled
         await world.advance(hours=1)
         dead_letter = await only(world)
@@ -147,13 +134,13 @@ async def test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words(
 
 
 async def test_what_was_rescheduled_until_it_was_too_old_can_be_resubmitted() -> None:
-    plant = Plant(retention=timedelta(hours=1), margin=timedelta(minutes=20))
-    plant.act = raising(Retry("the bank is closed", after_s=1_800))
+    plant = Plant(
+        raising(Retry("the bank is closed", after_s=1_800)), retention=timedelta(hours=1), margin=timedelta(minutes=20)
+    )
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"), id="1")
         await world.advance(hours=1, minutes=5)
         assert (await only(world)).reason == "too-old" and len(plant.runs) == 2
         plant.act = lambda task, ctx: None
-        await world.resubmit("q", "1")
-        await world.wait_idle()
+        await resubmit(world, "q", "1")
         assert await world.state(Count, "a") == Count(1) and world.dead_letters("q") == []

@@ -10,6 +10,7 @@ import pytest
 from outbox import App, Context, Engine, Reject, Retries, Worker
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
+from tests.unit.messages import deliver
 
 
 @dataclass
@@ -185,8 +186,7 @@ async def test_an_attempt_past_its_deadline_writes_nothing() -> None:
             world._clock.seconds += 3_000  # as if it had taken that long
 
     async with Harness(app) as world:
-        await world.send("q", Call("a", 1, what="slow"), id="1")
-        await world.wait_idle()
+        await deliver(world, "q", Call("a", 1, what="slow"), id="1")
         assert await world.state(Log, "a") is None
         (dead_letter,) = world.dead_letters("q")
         assert dead_letter.reason == "failed" and "margin" in dead_letter.description
@@ -231,8 +231,7 @@ async def test_a_handler_that_returns_something_to_await_is_reported() -> None:
         return asyncio.gather(asyncio.sleep(0))
 
     async with Harness(app) as world:
-        await world.send("q", Cancelling("k", False), id="m")
-        await world.wait_idle()
+        await deliver(world, "q", Cancelling("k", False), id="m")
         (dead_letter,) = world.dead_letters("q")
         assert dead_letter.reason == "failed" and "make it async" in dead_letter.description
 

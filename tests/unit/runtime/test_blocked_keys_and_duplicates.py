@@ -14,6 +14,7 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.values.dead_letters import Resubmit
 from outbox.testing import START_S, Harness, VirtualClock
+from tests.unit.messages import deliver
 
 
 @dataclass
@@ -76,8 +77,7 @@ async def test_a_message_that_no_handler_can_take_blocks_its_key(kind: str) -> N
 
 async def test_another_payload_under_the_id_does_not_lift_the_stop() -> None:
     async with Harness(walking()) as world:
-        await world.send("steps", Step("a", 0), id="s0")
-        await world.wait_idle()
+        await deliver(world, "steps", Step("a", 0), id="s0")
         await world.send("steps", Step("a", 1), id="s0")  # the id used again, by mistake
         await world.send("steps", Step("a", 2), id="s2")
         await world.send("steps", Step("a", 0), id="s0")  # the sender repeats the original
@@ -102,8 +102,7 @@ async def test_what_is_resubmitted_is_not_what_came_under_its_id_by_mistake(by: 
 
     async with Harness(app) as world:
         for n in (0, 7):
-            await world.send("q", Step("a", n), id="s0")
-            await world.wait_idle()
+            await deliver(world, "q", Step("a", n), id="s0")
         bad.clear()
         await (world.resubmit("q", "s0") if by == "client" else EngineAdmin(world.engine).ask(Resubmit("q", "s0")))
         await world.wait_idle()
@@ -140,13 +139,11 @@ async def test_after_the_margin_was_raised_no_attempt_outlives_the_records_of_be
     clock = VirtualClock(START_S)
     async with Engine.in_memory(clock=clock) as engine:
         async with Worker(slow(10, clock, 0), Narrowed(engine, scope)) as worker:
-            await worker.send("q", Step("a", 1), id="m", created=START_S)
-            await worker.wait_idle()
+            await deliver(worker, "q", Step("a", 1), id="m", created=START_S)
         clock.seconds += 86_400 - 30  # the copy passes the age fence, and is handled until its record is gone
         engine.tick()
         async with Worker(slow(180, clock, took_s), Narrowed(engine, scope)) as worker:
             await worker.send("q", Step("a", 1), id="m", created=START_S)
-            await worker.send("q", Step("b", 2), id="other")
-            await worker.wait_idle()
+            await deliver(worker, "q", Step("b", 2), id="other")
             assert await worker.state(Trail, "a") == Trail([1])
             assert await worker.state(Trail, "b") == (Trail([2]) if took_s == 60 else None)

@@ -13,6 +13,7 @@ from outbox import App, Context, Reject
 from outbox.cancellation import CANCELLATION_TYPE, PROPERTY_CANCELS, Ticket, read_ticket
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
+from tests.unit.messages import deliver, deliver_raw, resubmit
 
 HOUR_S, DAY_S = 3_600, 86_400
 
@@ -94,8 +95,7 @@ async def test_what_is_cancelled_before_it_is_due_has_no_effect(orders: Orders) 
 async def test_a_test_sees_what_was_scheduled_and_apart_what_was_cancelled(orders: Orders) -> None:
     async with Harness(orders.app) as world:
         await world.send("orders", Order("o", "start"), id="1")
-        await world.send("orders", Order("o", "pay"), id="2")
-        await world.wait_idle()
+        await deliver(world, "orders", Order("o", "pay"), id="2")
         assert world.sent("timeouts") == [Timeout("o")]
         scheduled, cancellation = world.sent_records("timeouts")
         assert (scheduled.message, cancellation.message) == (Timeout("o"), Timeout("o"))
@@ -140,13 +140,11 @@ async def test_a_cancellation_of_a_refused_message_leaves_its_dead_letter_alone(
     async with Harness(orders.app) as world:
         await world.send("orders", Order("o", "start"), id="1")
         await world.advance(hours=2)
-        await world.send("orders", Order("o", "pay"), id="2")
-        await world.wait_idle()
+        await deliver(world, "orders", Order("o", "pay"), id="2")
         (letter,) = world.dead_letters("timeouts")
         assert letter.reason == "not now"
         orders.refuses = False
-        await world.resubmit("timeouts", letter.id)
-        await world.wait_idle()
+        await resubmit(world, "timeouts", letter.id)
         assert await fired(world) == 1
 
 
@@ -173,8 +171,7 @@ async def test_a_cancellation_runs_no_handler_and_keeps_the_state(orders: Orders
     async with Harness(orders.app) as world:
         await world.given(Watch, "o", Watch(7))
         await world.send("orders", Order("o", "start"), id="1")
-        await world.send("orders", Order("o", "pay"), id="2")
-        await world.wait_idle()
+        await deliver(world, "orders", Order("o", "pay"), id="2")
         assert (orders.run, await fired(world)) == ([], 7)
 
 
@@ -226,8 +223,7 @@ async def test_a_ticket_of_a_queue_that_is_not_declared_any_more_says_so(orders:
         ctx.cancel(tickets[0])
 
     async with Harness(orders.app) as world:
-        await world.send("starts", Order("o", "start"), id="1")
-        await world.wait_idle()
+        await deliver(world, "starts", Order("o", "start"), id="1")
     async with Harness(app) as world:
         await world.send("orders", Order("o", "pay"), id="1")
         await world.advance(days=1)
@@ -237,8 +233,7 @@ async def test_a_ticket_of_a_queue_that_is_not_declared_any_more_says_so(orders:
 
 async def test_a_cancellation_without_its_properties_is_a_dead_letter(orders: Orders) -> None:
     async with Harness(orders.app) as world:
-        await world.send_raw("timeouts", b"{}", properties={"outbox-id": "c1", "outbox-type": CANCELLATION_TYPE})
-        await world.wait_idle()
+        await deliver_raw(world, "timeouts", b"{}", properties={"outbox-id": "c1", "outbox-type": CANCELLATION_TYPE})
         (letter,) = world.dead_letters("timeouts")
         assert letter.reason == "undecodable"
         assert "outbox-cancels" in letter.description
@@ -246,8 +241,7 @@ async def test_a_cancellation_without_its_properties_is_a_dead_letter(orders: Or
 
 async def test_a_ticket_names_its_message(orders: Orders) -> None:
     async with Harness(orders.app) as world:
-        await world.send("orders", Order("o", "start"), id="1")
-        await world.wait_idle()
+        await deliver(world, "orders", Order("o", "start"), id="1")
         basket = await world.state(Basket, "o")
         assert basket is not None
         ticket = read_ticket(basket.ticket)

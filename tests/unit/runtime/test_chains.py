@@ -11,7 +11,7 @@ from outbox import App, Context, Retry
 from outbox.errors import NotRegistrable
 from outbox.message import PROPERTY_HOPS
 from outbox.testing import Harness
-from tests.unit.messages import Count
+from tests.unit.messages import Count, deliver, deliver_raw, resubmit
 from tests.unit.runtime.plant import DAY_S, Plant, only
 
 HOUR_S = 3_600.0
@@ -50,8 +50,7 @@ async def test_a_nightly_clock_goes_on_for_ever() -> None:
 async def test_a_chain_is_as_long_as_the_setting_says_and_no_longer() -> None:
     for left, is_cut, count in ((3, False, 4), (4, True, 3)):
         async with Harness(chain(hops_max=3)) as world:
-            await world.send("links", Link("a", left), id="start")
-            await world.wait_idle()
+            await deliver(world, "links", Link("a", left), id="start")
             dead_letters = world.dead_letters("links")
             assert [dead_letter.reason for dead_letter in dead_letters] == ["cycle"] * is_cut
             assert await world.state(Count, "a") == Count(count)
@@ -59,8 +58,7 @@ async def test_a_chain_is_as_long_as_the_setting_says_and_no_longer() -> None:
 
 async def test_the_dead_letter_of_a_cycle_says_how_long_it_was_the_limit_and_the_cure() -> None:
     async with Harness(chain(hops_max=3)) as world:
-        await world.send("links", Link("a", 9), id="start")
-        await world.wait_idle()
+        await deliver(world, "links", Link("a", 9), id="start")
         dead_letter = await only(world, "links")
         assert dead_letter.reason == "cycle" and dead_letter.delivery_count == 1  # it is not tried again
         for said in ("has passed 3 handlers", "App(hops_max=3)", "end the cycle", "after_s=1", "raise hops_max"):
@@ -106,12 +104,10 @@ async def test_behind_a_pause_a_fast_cycle_is_cut_all_the_same() -> None:
 
 async def test_a_resubmission_begins_a_chain_anew() -> None:
     async with Harness(chain(hops_max=3)) as world:
-        await world.send("links", Link("a", 9), id="start")
-        await world.wait_idle()
+        await deliver(world, "links", Link("a", 9), id="start")
         assert await world.state(Count, "a") == Count(3)
         for expected in (6, 10):
-            await world.resubmit("links", (await only(world, "links")).id)
-            await world.wait_idle()
+            await resubmit(world, "links", (await only(world, "links")).id)
             assert await world.state(Count, "a") == Count(expected)
             if expected == 6:
                 assert (await only(world, "links")).reason == "cycle"
@@ -168,8 +164,7 @@ async def test_what_a_request_sends_is_a_chain_as_well() -> None:
 
 async def test_a_hop_count_of_a_foreign_sender_cannot_be_below_none() -> None:
     async with Harness(chain(hops_max=3)) as world:
-        await world.send_raw("links", b'{"key":"a","left":9}', properties={"outbox-id": "1", PROPERTY_HOPS: -9})
-        await world.wait_idle()
+        await deliver_raw(world, "links", b'{"key":"a","left":9}', properties={"outbox-id": "1", PROPERTY_HOPS: -9})
         assert await world.state(Count, "a") == Count(3)
 
 
@@ -182,8 +177,7 @@ async def test_too_many_outputs_have_words_of_their_own() -> None:
 
     plant.act = flood
     async with Harness(plant.app) as world:
-        await world.send_raw("q", b'{"key":"a"}', properties={"outbox-id": "1"})
-        await world.wait_idle()
+        await deliver_raw(world, "q", b'{"key":"a"}', properties={"outbox-id": "1"})
         dead_letter = await only(world)
         assert dead_letter.reason == "failed" and "cycle" not in dead_letter.description
         assert "10,000 outputs" in dead_letter.description and "send fewer" in dead_letter.description

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from outbox import App, Context
 from outbox.testing import Harness
+from tests.unit.messages import deliver
 
 
 @dataclass
@@ -33,8 +34,7 @@ async def test_a_claim_taken_from_another_message_is_not_read() -> None:
         seen.append(note.text)
 
     async with Harness(app) as world:
-        await world.send("asks", Ask())
-        await world.wait_idle()
+        await deliver(world, "asks", Ask())
         taken = world.sent_records("out")[0].properties
         forged = {name: taken[name] for name in ("outbox-id", "outbox-type", "outbox-claim")}
         await world.send_raw("notes", b"", properties=forged | {"outbox-id": "thief"})

@@ -26,7 +26,7 @@ from outbox.runtime.counts import (
 )
 from outbox.runtime.work import Work
 from outbox.testing import Harness
-from tests.unit.messages import Step
+from tests.unit.messages import Step, deliver
 
 Scope = Literal["engine", "partition", "item"]
 
@@ -80,8 +80,7 @@ def numbers(counts: SourceCounts) -> dict[str, Any]:
 async def test_each_end_of_a_message_is_counted_once(scope: Scope) -> None:
     async with Harness(app_with(), scope=scope) as at:
         for n, id in ((5, "a"), (6, "b"), (5, "a"), (-1, "c"), (-2, "d"), (-3, "e")):
-            await at.send("steps", Step("k", n), id=id)
-            await at.wait_idle()
+            await deliver(at, "steps", Step("k", n), id=id)
         await at.send("steps", Step("k", 7), id="a")  # another payload under its identity
         await at.wait_idle()
         await at.advance(seconds=5)
@@ -95,8 +94,7 @@ async def test_each_end_of_a_message_is_counted_once(scope: Scope) -> None:
 async def test_a_message_of_several_handlers_counts_once(scope: Scope) -> None:
     async with Harness(app_with(), scope=scope) as at:
         for id in ("a", "b", "a"):
-            await at.send("pairs", Step("k", 1), id=id)
-            await at.wait_idle()
+            await deliver(at, "pairs", Step("k", 1), id=id)
         assert numbers(at.counts.sources["pairs"]) == {"applied": 2, "duplicates": 1}
 
 
@@ -112,12 +110,10 @@ async def test_requests_are_counted_by_their_answers(engine: Engine, scope: Scop
 
 async def test_ages_are_counted_where_they_are_asked_for(scope: Scope) -> None:
     async with Harness(app_with(), scope=scope) as at:
-        await at.send("steps", Step("k", 1), id="a")
-        await at.wait_idle()
+        await deliver(at, "steps", Step("k", 1), id="a")
         assert sum(at.counts.sources["steps"].ages) == 0
         at.counts.has_ages = True
-        await at.send("steps", Step("k", 1), id="b", created=at.now() - 1.5)
-        await at.wait_idle()
+        await deliver(at, "steps", Step("k", 1), id="b", created=at.now() - 1.5)
         found = at.counts.sources["steps"]
         assert sum(found.ages) == 1 and found.ages[(1_500).bit_length()] == 1 and 1_500 <= found.age_ms < 2_048
 

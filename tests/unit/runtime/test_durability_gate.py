@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outbox import App, Context, Engine, Worker
+from tests.unit.messages import deliver
 
 
 @dataclass
@@ -27,6 +28,5 @@ async def test_a_call_is_made_only_when_its_message_is_durable(disk_path: Path) 
 
         async with Worker(app, engine) as worker:
             await worker.wait_idle()
-            await worker.send("q", Ask("a"))
-            await worker.wait_idle()
+            await deliver(worker, "q", Ask("a"))
     assert synced == [True]

@@ -17,7 +17,7 @@ from outbox.message import Scalar
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.values.dead_letters import Resubmit
 from outbox.testing import Harness
-from tests.unit.messages import Book, Line
+from tests.unit.messages import Book, Line, deliver, deliver_raw, resubmit
 
 RETENTION_S, MARGIN_S = 600, 60
 
@@ -67,12 +67,10 @@ class World:
         book.lines.append(line.text[:10])
 
     async def send(self, text: str, *, queue: str = "lines", id: str = "1", created: float | None = None) -> None:
-        await self.harness.send(queue, Line("red", text), id=id, created=created)
-        await self.harness.wait_idle()
+        await deliver(self.harness, queue, Line("red", text), id=id, created=created)
 
     async def edit(self, text: str, *, queue: str = "lines", book: str = "red") -> None:
-        await self.harness.resubmit(queue, "1", message=Line(book, text))
-        await self.harness.wait_idle()
+        await resubmit(self.harness, queue, "1", message=Line(book, text))
 
     async def send_edit(
         self, text: str, of: str, *, attempt: int = 1, book: str = "red", queue: str = "lines", id: str = "1"
@@ -87,8 +85,7 @@ class World:
             "outbox-attempt": attempt,
             "outbox-replaces": fingerprint(old, "Line").hex(),
         }
-        await self.harness.send_raw(queue, body, properties=properties)
-        await self.harness.wait_idle()
+        await deliver_raw(self.harness, queue, body, properties=properties)
 
     async def lines(self, book: str = "red") -> list[str]:
         found = await self.harness.state(Book, book)
@@ -137,8 +134,7 @@ async def test_what_an_edit_replaced_is_not_run_by_a_resubmission_either(world: 
     await world.send("bad")
     world.bad.clear()
     for _ in range(3):
-        await world.harness.resubmit("lines", "1")
-        await world.harness.wait_idle()
+        await resubmit(world.harness, "lines", "1")
     assert (await world.lines(), world.dead()) == ([], ["not a line"])
     await world.send_edit("good", "worse", attempt=2)  # and it has not taken the place of the edit
     assert await world.lines() == ["good"]
@@ -167,8 +163,7 @@ async def test_an_edit_that_was_refused_may_be_resubmitted_as_it_is(world: World
     await world.send("bad")
     await world.edit("worse")
     world.bad.clear()
-    await world.harness.resubmit("lines", "1")
-    await world.harness.wait_idle()
+    await resubmit(world.harness, "lines", "1")
     await world.send("bad")
     assert (await world.lines(), world.dead()) == (["worse"], [])
 
@@ -192,8 +187,7 @@ async def test_an_edit_does_not_take_the_place_of_an_edit_that_it_does_not_name(
 async def test_an_edit_of_what_was_applied_meanwhile_is_a_dead_letter(world: World) -> None:
     await world.send("bad")
     world.bad.clear()
-    await world.harness.resubmit("lines", "1")
-    await world.harness.wait_idle()
+    await resubmit(world.harness, "lines", "1")
     await world.send_edit("good", "bad", attempt=2)
     assert (await world.lines(), world.dead()) == (["bad"], ["payload-differs"])
 
@@ -315,8 +309,7 @@ async def test_an_edit_keeps_key_and_type(world: World) -> None:
 
 @pytest.mark.parametrize("body", [b"[", b'{"book": "", "text": "good"}'], ids=["undecodable", "missing-key"])
 async def test_what_was_refused_without_its_key_is_not_edited(world: World, body: bytes) -> None:
-    await world.harness.send_raw("lines", body, properties={"outbox-id": "1", "outbox-type": "Line"})
-    await world.harness.wait_idle()
+    await deliver_raw(world.harness, "lines", body, properties={"outbox-id": "1", "outbox-type": "Line"})
     with pytest.raises(Refused, match="without a record that an edit could replace; discard it"):
         await world.edit("good")
 
@@ -377,10 +370,8 @@ async def test_of_two_handlers_the_one_that_applied_the_original_keeps_it(scope:
         seen.append(("write", line.text))
 
     async with Harness(app) as world:
-        await world.send("lines", Line("red", "bad"), id="1")
-        await world.wait_idle()
-        await world.resubmit("lines", "1", message=Line("red", "good"))
-        await world.wait_idle()
+        await deliver(world, "lines", Line("red", "bad"), id="1")
+        await resubmit(world, "lines", "1", message=Line("red", "good"))
         (dead_letter,) = world.dead_letters("lines")
         assert dead_letter.reason == "payload-differs" and dead_letter.description.startswith("index: ")
         assert sorted(set(seen)) == [("index", "bad"), ("write", "good")]

@@ -11,6 +11,7 @@ from outbox import App, Context, Reject, Retries, UnknownDestination
 from outbox.context import OUTPUT_COUNT_MAX
 from outbox.testing import START_S, Harness
 from outbox.verify.faults import Faults
+from tests.unit.messages import resubmit
 from tests.unit.runtime.jobs import Job, Note, ran, running
 
 # Sending
@@ -129,8 +130,7 @@ async def test_a_dead_letter_of_a_subscription_is_found_under_its_path() -> None
         await world.wait_idle()
         (dead_letter,) = world.dead_letters("news/Subscriptions/audit")
         assert dead_letter.message == Job("a")
-        await world.resubmit("news/Subscriptions/audit", "1")
-        await world.wait_idle()
+        await resubmit(world, "news/Subscriptions/audit", "1")
         assert len(world.dead_letters("news/Subscriptions/audit")) == 1
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from outbox import App, Retries
 from outbox.testing import Harness
-from tests.unit.messages import Step, Steps
+from tests.unit.messages import Step, Steps, deliver
 
 
 async def test_a_handler_that_never_ends_fails_and_its_key_goes_on() -> None:
@@ -21,8 +21,7 @@ async def test_a_handler_that_never_ends_fails_and_its_key_goes_on() -> None:
 
     async with Harness(app) as world:
         await world.send("steps", Step("a", 0), id="0")
-        await world.send("steps", Step("a", 1), id="1")
-        await world.wait_idle()
+        await deliver(world, "steps", Step("a", 1), id="1")
         assert await world.state(Steps, "a") == Steps([1])
         (dead_letter,) = world.dead_letters("steps")
         assert (dead_letter.id, dead_letter.reason) == (

@@ -22,7 +22,7 @@ from outbox.runtime.failures.failure_log import FailureLog, failure_of
 from outbox.runtime.work import Attempt, Later, Work
 from outbox.testing import Harness
 from outbox.worker import Worker
-from tests.unit.messages import Count
+from tests.unit.messages import Count, deliver, deliver_raw
 from tests.unit.runtime.plant import Plant, Task, only, raising
 
 FORGED = "no\n2026-01-01 ERROR outbox: all is lost\x1b[2J password=hunter2"
@@ -72,8 +72,7 @@ async def run(app: App, scope: str, *messages: Task) -> Client:
 
 
 async def test_each_failed_attempt_is_logged_with_its_traceback_once_a_minute(scope: str, lines: Lines) -> None:
-    plant = Plant(retry=Retries(limit=3, delays_s=()))
-    plant.act = raising(ValueError("no such thing"))
+    plant = Plant(raising(ValueError("no such thing")), retry=Retries(limit=3, delays_s=()))
     await run(plant.app, scope, Task("a"))
     first, second, last = failed = lines.events("handler failed")
     assert [(r.id, r.queue, r.handler, r.attempt, r.attempts) for r in failed] == [
@@ -88,8 +87,7 @@ async def test_each_failed_attempt_is_logged_with_its_traceback_once_a_minute(sc
 
 
 async def test_a_dead_letter_is_logged_once_as_an_error(scope: str, lines: Lines) -> None:
-    plant = Plant(retry=Retries(limit=2, delays_s=()))
-    plant.act = raising(KeyError("x"))
+    plant = Plant(raising(KeyError("x")), retry=Retries(limit=2, delays_s=()))
     await run(plant.app, scope, Task("a"))
     (line,) = lines.events("message dead-lettered")
     assert line.levelno == logging.ERROR
@@ -119,8 +117,7 @@ async def test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet(
         await settle(delivery, how)
 
     monkeypatch.setattr(ports.bus, "settle", settled)
-    plant = Plant(retry=Retries(limit=1))
-    plant.act = raising(ValueError("no such thing"))
+    plant = Plant(raising(ValueError("no such thing")), retry=Retries(limit=1))
     async with Worker(plant.app, backend) as worker:
         await worker.send("q", Task("a"), id="m0")
         async with asyncio.timeout(20):
@@ -132,8 +129,7 @@ async def test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet(
 
 
 async def test_a_rejection_and_a_body_that_cannot_be_read_are_logged_as_refusals(scope: str, lines: Lines) -> None:
-    plant = Plant()
-    plant.act = raising(Reject("too many"))
+    plant = Plant(raising(Reject("too many")))
     backend = backend_of(scope)
     async with Worker(plant.app, backend) as worker:
         await worker.send("q", Task("a"), id="m0")
@@ -215,8 +211,7 @@ async def test_a_dead_letter_has_the_stack_of_the_applications_code(scope: str) 
 
     plant.act = act
     async with Harness(plant.app) as world:
-        await world.send("q", Task("a"))
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"))
         dead_letter = await only(world)
     assert dead_letter.description == "ValueError: outer"
     head, first, *rest = dead_letter.traceback.split("\n")
@@ -238,8 +233,7 @@ async def test_a_key_function_that_raises_leaves_its_line(scope: str) -> None:
     def handle(task: Task, count: Count) -> None: ...
 
     async with Harness(app) as world:
-        await world.send_raw("q", b'{"key": "a"}', properties={"outbox-id": "1", "outbox-type": "Task"})
-        await world.wait_idle()
+        await deliver_raw(world, "q", b'{"key": "a"}', properties={"outbox-id": "1", "outbox-type": "Task"})
         dead_letter = await only(world)
         assert dead_letter.reason == "missing-key" and "return {}[task.what]" in dead_letter.traceback
 
@@ -256,8 +250,7 @@ async def test_a_group_of_exceptions_shows_what_is_in_it(scope: str) -> None:
 
     plant.act = lambda task, ctx: both()
     async with Harness(plant.app) as world:
-        await world.send("q", Task("a"))
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"))
         dead_letter = await only(world)
     assert 'raise OSError("the flap is stuck")' in dead_letter.traceback
 
@@ -265,12 +258,10 @@ async def test_a_group_of_exceptions_shows_what_is_in_it(scope: str) -> None:
 async def test_the_failure_of_a_test_shows_the_handlers_line_and_nothing_is_printed(
     scope: str, lines: Lines, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    plant = Plant(retry=Retries(limit=2, delays_s=()))
-    plant.act = raising(ValueError("no such thing"))
+    plant = Plant(raising(ValueError("no such thing")), retry=Retries(limit=2, delays_s=()))
     with pytest.raises(AssertionError) as caught:
         async with Harness(plant.app) as world:
-            await world.send("q", Task("a"), id="t1")
-            await world.wait_idle()
+            await deliver(world, "q", Task("a"), id="t1")
             assert world.dead_letters("q") == []
     (note,) = caught.value.__notes__
     assert "handler failed id=t1" in note and "    raise error" in note and "plant.py" in note
@@ -281,8 +272,7 @@ async def test_a_test_that_passes_has_no_note(scope: str) -> None:
     plant = Plant()
     with pytest.raises(RuntimeError) as caught:
         async with Harness(plant.app) as world:
-            await world.send("q", Task("a"))
-            await world.wait_idle()
+            await deliver(world, "q", Task("a"))
             raise RuntimeError("the test's own")
     assert not hasattr(caught.value, "__notes__")
 
@@ -384,8 +374,7 @@ def refusals_alive() -> int:
 
 
 async def test_no_failed_or_refused_message_is_kept_alive_by_its_traceback(scope: str) -> None:
-    plant = Plant(retry=Retries(limit=1))
-    plant.act = raising(ValueError)
+    plant = Plant(raising(ValueError), retry=Retries(limit=1))
     before = refusals_alive()
     async with Harness(plant.app) as world:
         for number in range(20):

@@ -9,15 +9,14 @@ import pytest
 
 from outbox import App, Context, DeadLetter, Reject, Retries, Retry
 from outbox.testing import Harness
-from tests.unit.messages import Count
+from tests.unit.messages import Count, deliver
 from tests.unit.runtime.plant import Plant, Task, only, raising
 
 # Retries
 
 
 async def test_failures_are_repeated_after_the_delays_and_then_dead_lettered_with_the_last_line() -> None:
-    plant = Plant(retry=Retries(limit=4, delays_s=(1.0, 10.0)))
-    plant.act = raising(ValueError("no such thing"))
+    plant = Plant(raising(ValueError("no such thing")), retry=Retries(limit=4, delays_s=(1.0, 10.0)))
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"), id="1")
         start = world.now()
@@ -32,8 +31,7 @@ async def test_failures_are_repeated_after_the_delays_and_then_dead_lettered_wit
 
 @pytest.mark.parametrize("delay_s", [0.001, 0.057, 0.123, 1.001, 59.999])
 async def test_a_delay_of_any_number_of_milliseconds_ends(delay_s: float) -> None:
-    plant = Plant(retry=Retries(limit=2, delays_s=(delay_s,)))
-    plant.act = raising(ValueError("x"))
+    plant = Plant(raising(ValueError("x")), retry=Retries(limit=2, delays_s=(delay_s,)))
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"))
         await world.advance(minutes=2)
@@ -57,20 +55,16 @@ async def test_a_failure_of_an_ordered_message_is_one_delivery() -> None:
 
 
 async def test_no_delays_mean_another_delivery_at_once() -> None:
-    plant = Plant(retry=Retries(limit=3, delays_s=()))
-    plant.act = raising(ValueError("x"))
+    plant = Plant(raising(ValueError("x")), retry=Retries(limit=3, delays_s=()))
     async with Harness(plant.app) as world:
-        await world.send("q", Task("a"))
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"))
         assert len(plant.runs) == 3 and len(world.dead_letters("q")) == 1
 
 
 async def test_failures_are_still_counted_after_a_restart() -> None:
-    plant = Plant(retry=Retries(limit=3, delays_s=(10.0,)))
-    plant.act = raising(ValueError("x"))
+    plant = Plant(raising(ValueError("x")), retry=Retries(limit=3, delays_s=(10.0,)))
     async with Harness(plant.app) as world:
-        await world.send("q", Task("a"))
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"))
         await world.restart()
         await world.advance(minutes=1)
         assert [count for _, count in plant.runs] == [1, 2, 3]
@@ -109,8 +103,7 @@ async def test_retry_is_not_counted_as_a_failure() -> None:
 
 
 async def test_retry_ends_with_retention() -> None:
-    plant = Plant(retention=timedelta(hours=2))
-    plant.act = raising(Retry("never", after_s=600))
+    plant = Plant(raising(Retry("never", after_s=600)), retention=timedelta(hours=2))
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"))
         await world.advance(hours=3)
@@ -135,11 +128,9 @@ def test_a_limit_below_one_is_refused() -> None:
 
 
 async def test_a_rejected_message_leaves_nothing_but_its_dead_letter() -> None:
-    plant = Plant()
-    plant.act = raising(Reject("too expensive"))
+    plant = Plant(raising(Reject("too expensive")))
     async with Harness(plant.app) as world:
-        await world.send("q", Task("a", "w"), id="1", created=world.now() - 5)
-        await world.wait_idle()
+        await deliver(world, "q", Task("a", "w"), id="1", created=world.now() - 5)
         dead_letter = await only(world)
         assert dead_letter == DeadLetter(
             "1", "q", "too expensive", dead_letter.description, Task("a", "w"), dead_letter.body, 1, world.now() - 5
@@ -173,11 +164,9 @@ async def test_a_rejected_message_leaves_nothing_but_its_dead_letter() -> None:
 async def test_what_a_dead_letter_says_is_bounded_storable_and_without_secrets(
     error: BaseException, reason: str, description: str
 ) -> None:
-    plant = Plant(retry=Retries(limit=1))
-    plant.act = raising(error)
+    plant = Plant(raising(error), retry=Retries(limit=1))
     async with Harness(plant.app) as world:
-        await world.send("q", Task("a"))
-        await world.wait_idle()
+        await deliver(world, "q", Task("a"))
         dead_letter = await only(world)
         assert (dead_letter.reason, dead_letter.description) == (reason, description)
 

@@ -11,7 +11,7 @@ from outbox import App, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.ports import Backend
-from tests.unit.messages import Count, Task
+from tests.unit.messages import Count, Task, deliver
 
 
 def app_with(*names: str, queue: str = "q") -> App:
@@ -34,8 +34,7 @@ def over(engine: Engine, scope: str) -> Backend:
 async def pending(engine: Engine, backend: Backend) -> None:
     """A message that nobody has handled yet, in a queue that was handled by `old`."""
     async with Worker(app_with("old"), backend) as worker:
-        await worker.send("q", Task("x"), id="1")
-        await worker.wait_idle()
+        await deliver(worker, "q", Task("x"), id="1")
     async with Worker(App("sender"), backend) as sender:
         sender.app.queue("q")
         await sender.send("q", Task("x"), id="2")
@@ -58,8 +57,7 @@ async def test_a_renamed_handler_with_its_old_name_goes_on(engine: Engine, scope
 async def test_a_handler_may_have_another_name_when_its_source_is_drained(engine: Engine, scope: str) -> None:
     backend = over(engine, scope)
     async with Worker(app_with("old"), backend) as worker:
-        await worker.send("q", Task("x"), id="1")
-        await worker.wait_idle()
+        await deliver(worker, "q", Task("x"), id="1")
     for _ in range(2):
         async with Worker(app_with("new"), backend) as worker:
             await worker.wait_idle()
@@ -155,6 +153,5 @@ async def test_a_handler_may_have_another_key_when_its_source_is_drained(engine:
     async with Worker(keyed("source"), backend) as worker:
         await worker.wait_idle()
     async with Worker(keyed("target"), backend) as worker:
-        await worker.send("q", Move("xx", "y"), id="2")
-        await worker.wait_idle()
+        await deliver(worker, "q", Move("xx", "y"), id="2")
         assert await worker.state(Count, "y") == Count(1)

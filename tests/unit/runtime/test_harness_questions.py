@@ -12,7 +12,7 @@ import pytest
 from outbox import App, Client, Context, Engine, UnknownDestination
 from outbox.errors import OutboxError, PoisonMessage, UnknownType
 from outbox.testing import Harness
-from tests.unit.messages import Count
+from tests.unit.messages import Count, deliver
 from tests.unit.runtime.orders import Order, Payment, Saga
 
 
@@ -85,8 +85,7 @@ async def test_what_may_be_asked_for_is_answered() -> None:
         assert world.sent("parcels") == world.sent("news") == world.dead_letters("news/Subscriptions/audit") == []
         assert await world.state(Count, "o") is None
         await world.send("parcels", Payment("p"))  # a queue of others takes what they take
-        await world.send("orders", Order("o"), id="1")
-        await world.wait_idle()
+        await deliver(world, "orders", Order("o"), id="1")
         assert world.sent("parcels") == [Order("o")] and world.dead_letters("orders") == []
 
 

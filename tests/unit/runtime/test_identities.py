@@ -13,7 +13,7 @@ from outbox.lineage import traceparent_of
 from outbox.message import Message
 from outbox.testing import Harness, SentRecord
 from outbox.verify.faults import Faults
-from tests.unit.messages import Count
+from tests.unit.messages import Count, deliver, deliver_raw
 from tests.unit.runtime.orders import Order, counting
 
 # Identity
@@ -32,8 +32,7 @@ async def test_the_identity_is_the_property_of_its_own_before_the_brokers_id() -
 
 async def test_a_message_without_an_identity_is_dead_lettered_with_the_cure() -> None:
     async with Harness(counting()) as world:
-        await world.send_raw("q", b'{"id":"x"}')
-        await world.wait_idle()
+        await deliver_raw(world, "q", b'{"id":"x"}')
         (dead_letter,) = world.dead_letters("q")
         assert (dead_letter.id, dead_letter.reason) == (
             "",
@@ -98,8 +97,7 @@ async def test_neither_keys_nor_ids_run_together(first: tuple[str, str], second:
 async def test_the_same_id_with_another_payload_is_dead_lettered_and_changes_nothing() -> None:
     async with Harness(counting()) as world:
         await world.send("q", Order("x", 1), id="1")
-        await world.send("q", Order("x", 2), id="1")
-        await world.wait_idle()
+        await deliver(world, "q", Order("x", 2), id="1")
         assert await world.state(Count, "x") in (Count(1), Count(2))
         (dead_letter,) = world.dead_letters("q")
         assert dead_letter.reason == "payload-differs" and dead_letter.id == "1" and "new id" in dead_letter.description
@@ -113,8 +111,7 @@ async def test_outputs_have_the_same_ids_on_every_attempt_and_machine() -> None:
     async def ids(seed: int, faults: Faults) -> list[str]:
         async with Harness(counting(), seed=seed, faults=faults) as world:
             await world.send("q", Order("x"), id="1")
-            await world.send("q", Order("y"), id="2")
-            await world.wait_idle()
+            await deliver(world, "q", Order("y"), id="2")
             return sorted(record.id for record in world.sent_records("out"))
 
     plain = await ids(0, Faults())
@@ -143,8 +140,7 @@ async def test_each_hop_of_a_trace_has_a_span_of_its_own_whatever_is_tried_again
 
     async def traced(faults: Faults | None = None) -> list[str]:
         async with Harness(app(), faults=faults) as world:
-            await world.send("first", Order("o"), id="1", traceparent=f"00-{TRACE}-{SPAN}-01")
-            await world.wait_idle()
+            await deliver(world, "first", Order("o"), id="1", traceparent=f"00-{TRACE}-{SPAN}-01")
             sent = [*world.sent_records("second"), *world.sent_records("out")]
             return [str(one.properties["traceparent"]) for one in sent]
 
@@ -175,8 +171,7 @@ async def test_trace_correlation_and_causation_are_carried_through() -> None:
 
     async with Harness(app) as world:
         await world.send("first", Order("o"), id="1", traceparent="00-ab-cd-01")
-        await world.send("first", Order("p"), id="2", correlation_id="talk")
-        await world.wait_idle()
+        await deliver(world, "first", Order("p"), id="2", correlation_id="talk")
         middle, end = world.sent_records("second")[0], world.sent_records("out")
         assert middle.properties["causation-id"] == "1"
         last = by_id(end, Order("o"))

@@ -7,6 +7,7 @@ import pytest
 from outbox import App, BlobRef, Context, Reject
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
+from tests.unit.messages import deliver, deliver_raw
 from tests.unit.runtime.jobs import Job, Made, Note, ran, running
 
 # Large bodies and blobs
@@ -34,8 +35,7 @@ async def test_the_same_large_message_again_has_no_further_effect() -> None:
     async with Harness(running(lambda job, ctx: ctx.send("out", Job("b")))) as world:
         for _ in range(2):
             await ran(world, Job("a", "x" * 300_000))
-        await world.send("q", Job("a", "y" * 300_000), id="1")
-        await world.wait_idle()
+        await deliver(world, "q", Job("a", "y" * 300_000), id="1")
         assert world.sent("out") == [Job("b")]
         assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["payload-differs"]
 
@@ -43,8 +43,7 @@ async def test_the_same_large_message_again_has_no_further_effect() -> None:
 @pytest.mark.parametrize("claim", ["claims/x", "../../etc/passwd", f"claims/{'0' * 64}/{'1' * 64}"])
 async def test_a_claim_that_is_not_ours_is_not_read(claim: str) -> None:
     async with Harness(running(lambda job, ctx: ctx.send("out", job))) as world:
-        await world.send_raw("q", b"", properties={"outbox-id": "1", "outbox-type": "Job", "outbox-claim": claim})
-        await world.wait_idle()
+        await deliver_raw(world, "q", b"", properties={"outbox-id": "1", "outbox-type": "Job", "outbox-claim": claim})
         assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["undecodable"]
 
 
@@ -78,8 +77,7 @@ async def test_a_commit_over_the_limit_is_dead_lettered_as_oversize() -> None:
 
     async with Harness(app) as world:
         await world.send("q", Job("a", n=40 << 20), id="1")
-        await world.send("q", Job("b", n=5), id="2")
-        await world.wait_idle()
+        await deliver(world, "q", Job("b", n=5), id="2")
         (dead_letter,) = world.dead_letters("q")
         assert (dead_letter.id, dead_letter.reason) == ("1", "oversize")
         assert await world.state(Note, "a") is None

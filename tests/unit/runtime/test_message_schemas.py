@@ -13,6 +13,7 @@ from outbox.errors import NotRegistrable
 from outbox.ports import Backend
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
+from tests.unit.messages import deliver, deliver_raw
 
 
 @dataclass
@@ -73,8 +74,7 @@ async def test_an_older_message_is_lifted_before_it_is_handled() -> None:
     async with Harness(new_app()) as world:
         properties: dict[str, Any] = {"outbox-id": "1", "outbox-type": "person"}
         await world.send_raw("people", b'{"key":"a","name":"Kim Berg"}', properties=properties)
-        await world.send("people", Person("a", "Jo"), id="2")
-        await world.wait_idle()
+        await deliver(world, "people", Person("a", "Jo"), id="2")
         assert await world.state(Names, "a") == Names(["Kim|Berg", "Jo|"])
         (record,) = world.sent_records("told")
         assert record.message == Person("a", "Kim", "Berg") and record.properties["outbox-schema"] == 2
@@ -84,8 +84,7 @@ async def test_an_older_message_is_lifted_on_every_attempt() -> None:
     for seed in range(12):
         async with Harness(new_app(), seed=seed, faults=Faults.drawn(seed=seed, lost=1, refused=3)) as world:
             properties: dict[str, Any] = {"outbox-id": "1", "outbox-type": "person"}
-            await world.send_raw("people", b'{"key":"a","name":"Kim Berg"}', properties=properties)
-            await world.wait_idle()
+            await deliver_raw(world, "people", b'{"key":"a","name":"Kim Berg"}', properties=properties)
             assert await world.state(Names, "a") == Names(["Kim|Berg"]), f"seed {seed}: {world.fault_log}"
 
 
@@ -124,16 +123,14 @@ async def test_behind_a_newer_message_nothing_of_its_session_goes_on() -> None:
 
 async def test_an_older_message_without_a_way_up_is_refused_and_says_what_to_declare() -> None:
     async with Harness(new_app(upcasts={})) as world:
-        await world.send_raw("people", b'{"key":"a","name":"Kim"}', properties={"outbox-id": "1"})
-        await world.wait_idle()
+        await deliver_raw(world, "people", b'{"key":"a","name":"Kim"}', properties={"outbox-id": "1"})
         (dead_letter,) = world.dead_letters("people")
         assert dead_letter.reason == "undecodable" and "no upcast from schema 1; declare it" in dead_letter.description
 
 
 async def test_an_upcast_that_gives_what_json_cannot_hold_makes_the_message_undecodable() -> None:
     async with Harness(new_app(upcasts={1: lambda fields: split(fields) | {"last": float("nan")}})) as world:
-        await world.send_raw("people", b'{"key":"a","name":"Kim"}', properties={"outbox-id": "1"})
-        await world.wait_idle()
+        await deliver_raw(world, "people", b'{"key":"a","name":"Kim"}', properties={"outbox-id": "1"})
         (dead_letter,) = world.dead_letters("people")
         assert dead_letter.reason == "undecodable" and "`$.last`" in dead_letter.description
 
@@ -142,8 +139,7 @@ async def test_an_upcast_that_gives_what_json_cannot_hold_makes_the_message_unde
 async def test_what_a_foreign_sender_calls_a_version_may_be_anything(version: Any) -> None:
     async with Harness(old_app()) as world:
         properties: dict[str, Any] = {"outbox-id": "1", "outbox-schema": version}
-        await world.send_raw("people", b'{"key":"a","name":"Kim"}', properties=properties)
-        await world.wait_idle()
+        await deliver_raw(world, "people", b'{"key":"a","name":"Kim"}', properties=properties)
         is_newer = version in ("2", 2.0) and version is not True
         assert (await world.state(Names, "a") is None) == is_newer and world.dead_letters("people") == []
 

@@ -11,7 +11,7 @@ from outbox import App, Context, Reject, Retries
 from outbox.errors import NotRegistrable
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
-from tests.unit.messages import Count
+from tests.unit.messages import Count, deliver, deliver_raw, resubmit
 from tests.unit.runtime.orders import Order, Payment, Saga, counting
 
 
@@ -27,10 +27,8 @@ async def test_several_handlers_share_one_state() -> None:
         saga.seen.append("paid")
 
     async with Harness(app) as world:
-        await world.send("orders", Order("o1"), id="1")
-        await world.wait_idle()
-        await world.send("payments", Payment("o1"), id="1")
-        await world.wait_idle()
+        await deliver(world, "orders", Order("o1"), id="1")
+        await deliver(world, "payments", Payment("o1"), id="1")
         assert await world.state(Saga, "o1") == Saga(["ordered", "paid"])
 
 
@@ -45,8 +43,7 @@ async def test_a_stateless_handler_acts_once_on_duplicates() -> None:
 
     async with Harness(app) as world:
         for _ in range(3):
-            await world.send("q", Order("o1"), id="1")
-            await world.wait_idle()
+            await deliver(world, "q", Order("o1"), id="1")
         assert world.sent("out") == [Order("o1")]
 
 
@@ -70,10 +67,8 @@ async def test_one_queue_carries_several_types(as_union: bool) -> None:
 
     async with Harness(app) as world:
         await world.send("q", Order("o1"))
-        await world.send("q", Payment("p1"))
-        await world.wait_idle()
-        await world.send_raw("q", b'{"id":"x"}', properties={"outbox-id": "untyped"})
-        await world.wait_idle()
+        await deliver(world, "q", Payment("p1"))
+        await deliver_raw(world, "q", b'{"id":"x"}', properties={"outbox-id": "untyped"})
         assert sorted(seen, key=lambda m: m.id) == [Order("o1"), Payment("p1")]
         (dead_letter,) = world.dead_letters("q")
         assert dead_letter.reason == "unknown-type" and "Order, Payment" in dead_letter.description
@@ -81,8 +76,7 @@ async def test_one_queue_carries_several_types(as_union: bool) -> None:
 
 async def test_a_queue_with_one_type_needs_no_type_property() -> None:
     async with Harness(counting()) as world:
-        await world.send_raw("q", b'{"id":"x","amount":4}', properties={"outbox-id": "1"})
-        await world.wait_idle()
+        await deliver_raw(world, "q", b'{"id":"x","amount":4}', properties={"outbox-id": "1"})
         assert await world.state(Count, "x") == Count(4)
 
 
@@ -96,12 +90,10 @@ async def test_a_type_has_the_name_that_it_was_given_on_the_wire() -> None:
         ctx.send("out", order)
 
     async with Harness(app) as world:
-        await world.send("q", Order("o1"))
-        await world.wait_idle()
+        await deliver(world, "q", Order("o1"))
         (sent,) = world.sent_records("out")
         assert sent.properties["outbox-type"] == "order.v1"
-        await world.send_raw("q", b'{"id":"x"}', properties={"outbox-id": "1", "outbox-type": "Order"})
-        await world.wait_idle()
+        await deliver_raw(world, "q", b'{"id":"x"}', properties={"outbox-id": "1", "outbox-type": "Order"})
         assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["unknown-type"]
 
 
@@ -123,21 +115,18 @@ def fan_out(refuse: bool) -> App:
 
 async def test_every_handler_of_a_message_acts_on_it_once() -> None:
     async with Harness(fan_out(refuse=False), faults=Faults(duplicates=(1,))) as world:
-        await world.send("q", Order("o"), id="1")
-        await world.wait_idle()
+        await deliver(world, "q", Order("o"), id="1")
         assert (await world.state(Count, "o"), await world.state(Count, "o-other")) == (Count(1), Count(10))
         assert world.dead_letters("q") == []
 
 
 async def test_one_of_several_handlers_refuses_and_the_dead_letter_names_it() -> None:
     async with Harness(fan_out(refuse=True)) as world:
-        await world.send("q", Order("o"), id="1")
-        await world.wait_idle()
+        await deliver(world, "q", Order("o"), id="1")
         assert (await world.state(Count, "o"), await world.state(Count, "o-other")) == (Count(1), None)
         (dead_letter,) = world.dead_letters("q")
         assert dead_letter.reason == "not by me" and "two" in dead_letter.description
-        await world.resubmit("q", "1")
-        await world.wait_idle()
+        await resubmit(world, "q", "1")
         assert await world.state(Count, "o") == Count(1)
         assert len(world.dead_letters("q")) == 1
 
@@ -157,8 +146,7 @@ async def test_several_handlers_of_one_message_share_a_state_and_a_retry() -> No
             raise OSError("flaky")
 
     async with Harness(app) as world:
-        await world.send("q", Order("o"), id="1")
-        await world.wait_idle()
+        await deliver(world, "q", Order("o"), id="1")
         assert await world.state(Count, "o") == Count(1)
         await world.advance(minutes=1)
         assert await world.state(Count, "o") == Count(11)
@@ -180,8 +168,7 @@ async def test_a_message_that_one_handler_refuses_is_redelivered_for_the_other()
         count.n += 10
 
     async with Harness(app) as world:
-        await world.send("q", Order("o"), id="1")
-        await world.wait_idle()
+        await deliver(world, "q", Order("o"), id="1")
         assert world.dead_letters("q") == [] and len(tries) == 1
         await world.advance(minutes=1)
         assert await world.state(Count, "o") == Count(10)
@@ -198,8 +185,7 @@ async def test_a_message_that_goes_in_a_circle_ends_as_a_dead_letter() -> None:
         ctx.send("q", order)
 
     async with Harness(app) as world:
-        await world.send("q", Order("o"))
-        await world.wait_idle()
+        await deliver(world, "q", Order("o"))
         (dead_letter,) = world.dead_letters("q")
         assert dead_letter.reason == "cycle"
         assert "64 handlers" in dead_letter.description and "hops_max" in dead_letter.description
@@ -225,8 +211,7 @@ async def test_msgspec_structs_are_messages_and_states() -> None:
         total.n += quick.when
 
     async with Harness(app) as world:
-        await world.send("q", Quick("x", 5))
-        await world.wait_idle()
+        await deliver(world, "q", Quick("x", 5))
         assert await world.state(Total, "x") == Total(5)
 
 
@@ -250,10 +235,8 @@ async def test_pydantic_models_are_messages_and_states_under_their_aliases() -> 
 
     async with Harness(app) as world:
         for id in ("1", "2"):
-            await world.send("q", Invoice(id="x", netAmount=5), id=id)
-            await world.wait_idle()
-        await world.send_raw("q", json.dumps({"id": "x", "netAmount": -5}).encode(), properties={"outbox-id": "3"})
-        await world.wait_idle()
+            await deliver(world, "q", Invoice(id="x", netAmount=5), id=id)
+        await deliver_raw(world, "q", json.dumps({"id": "x", "netAmount": -5}).encode(), properties={"outbox-id": "3"})
         found = await world.state(Sum, "x")
         assert found is not None and found.total == 10
         assert world.sent("out") == [Invoice(id="x", netAmount=5)] * 2

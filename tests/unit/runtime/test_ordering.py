@@ -13,7 +13,7 @@ from outbox.lineage import as_key
 from outbox.runtime.failures.redacting import redacted
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
-from tests.unit.messages import Step
+from tests.unit.messages import Step, deliver
 
 
 @dataclass
@@ -234,8 +234,7 @@ async def test_outputs_to_an_ordered_queue_go_under_their_readers_key_else_the_s
         ctx.send("unread", step)
 
     async with Harness(app) as world:
-        await world.send("q", Step("a", 0))
-        await world.wait_idle()
+        await deliver(world, "q", Step("a", 0))
         assert await world.state(Trail, "reader-a") == Trail([0, 1, 2, 3])
         await world.send("unread", Step("x", 1), key="x")
         with pytest.raises(ValueError, match="give its key too"):

@@ -9,6 +9,7 @@ import pytest
 from outbox import App, Context, Retries
 from outbox.testing import START_S, Harness
 from outbox.verify.faults import Faults
+from tests.unit.messages import deliver
 from tests.unit.runtime.jobs import Fixed, Job, Note, ran, running
 
 # Fixed by the commit
@@ -24,8 +25,7 @@ async def test_chance_is_the_same_for_every_attempt_and_differs_between_messages
 
     async with Harness(running(act, retry=Retries(delays_s=()))) as world:
         await ran(world)
-        await world.send("q", Job("a"), id="2")
-        await world.wait_idle()
+        await deliver(world, "q", Job("a"), id="2")
     first, again, other = drawn
     assert first == again and len({*first, *other}) == 6
     assert all(0 <= number < 1 for number in first[:2]) and first[2].version == 4
@@ -83,8 +83,7 @@ async def test_save_and_delete_win_over_changes_in_place_and_the_last_of_them_co
 
     async with Harness(app) as world:
         for text, left in [("", Note("in place")), ("s", Note("last")), ("sd", None), ("ds", Note("last"))]:
-            await world.send("q", Job("a", text))
-            await world.wait_idle()
+            await deliver(world, "q", Job("a", text))
             assert await world.state(Note, "a") == left
 
 
@@ -116,16 +115,14 @@ async def test_a_deleted_state_starts_anew_and_a_slow_duplicate_does_not_bring_i
         await world.send("q", Job("a", "delete"), id="2")
         await world.advance(days=3)
         assert await world.state(Note, "a") in (None, Note(n=1))
-        await world.send("q", Job("a", "delete"), id="3")
-        await world.wait_idle()
+        await deliver(world, "q", Job("a", "delete"), id="3")
         assert await world.state(Note, "a") is None
         await world.restart()
         for id in ("1", "2", "3"):
             await world.send("q", Job("a", "" if id == "1" else "delete"), id=id, created=START_S)
         await world.wait_idle()
         assert await world.state(Note, "a") is None
-        await world.send("q", Job("a"), id="4")
-        await world.wait_idle()
+        await deliver(world, "q", Job("a"), id="4")
         assert await world.state(Note, "a") == Note(n=1)
 
 
@@ -139,7 +136,6 @@ async def test_saving_what_is_not_the_state_fails_the_handling(what: str) -> Non
 
     queue = "with" if what == "wrong type" else "q"
     async with Harness(app) as world:
-        await world.send(queue, Job("a"))
-        await world.wait_idle()
+        await deliver(world, queue, Job("a"))
         (dead_letter,) = world.dead_letters(queue)
         assert "TypeError" in dead_letter.description

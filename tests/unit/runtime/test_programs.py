@@ -10,7 +10,7 @@ import pytest
 
 from outbox import App, Client, Context, Engine, Reject, UnknownDestination, Worker
 from outbox.testing import Harness
-from tests.unit.messages import Account, Transfer
+from tests.unit.messages import Account, Transfer, deliver
 
 app = App("bank")
 app.queue("refused")
@@ -43,8 +43,7 @@ async def test_a_transfer_moves_money_once() -> None:
     async with Harness(app) as bank:
         await bank.given(Account, "alice", Account(balance=10))
         await bank.send("transfers", Transfer("t1", "alice", "bob", 5), id="t1")
-        await bank.send("transfers", Transfer("t1", "alice", "bob", 5), id="t1")
-        await bank.wait_idle()
+        await deliver(bank, "transfers", Transfer("t1", "alice", "bob", 5), id="t1")
         assert await bank.state(Account, "bob") == Account(balance=5)
         assert bank.sent("deposits") == [Deposit("t1", "bob", 5)]
         assert bank.dead_letters("transfers") == []
@@ -74,8 +73,7 @@ async def test_what_was_committed_is_there_after_a_reopening(disk_path: Path) ->
 
 async def test_a_rejected_message_is_dead_lettered_with_its_reason() -> None:
     async with Harness(app) as bank:
-        await bank.send("transfers", Transfer("t1", "alice", "bob", 0), id="t1")
-        await bank.wait_idle()
+        await deliver(bank, "transfers", Transfer("t1", "alice", "bob", 0), id="t1")
         (dead_letter,) = bank.dead_letters("transfers")
         assert (dead_letter.id, dead_letter.reason, dead_letter.delivery_count) == ("t1", "amount must be positive", 1)
         assert dead_letter.message == Transfer("t1", "alice", "bob", 0)

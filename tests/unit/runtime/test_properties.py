@@ -18,6 +18,7 @@ from outbox.message import (
     properties_bytes,
 )
 from outbox.testing import Harness
+from tests.unit.messages import deliver_raw
 
 WIRE_BYTES_MAX = 64 << 10
 """What Service Bus takes of properties, its own included."""
@@ -53,8 +54,7 @@ async def refused(properties: dict[str, Any]) -> str:
     """What a message with these properties is dead-lettered for; nothing may have come of it."""
     async with Harness(relaying()) as world:
         given = {"outbox-id": "1"} | properties
-        await world.send_raw("q", b'{"id":"x"}', properties=given)
-        await world.wait_idle()
+        await deliver_raw(world, "q", b'{"id":"x"}', properties=given)
         (dead_letter,) = world.dead_letters("q")
         assert (dead_letter.id, dead_letter.body, dead_letter.reason) == (given["outbox-id"], b'{"id":"x"}', "oversize")
         assert await world.state(Count, "x") is None and world.sent("out") == []

@@ -18,7 +18,7 @@ from outbox.runtime.scopes import stores_of
 from outbox.runtime.store_scope import StoreScope
 from outbox.testing import Harness
 from outbox.verify import Faults
-from tests.unit.messages import Count
+from tests.unit.messages import Count, deliver
 
 
 @dataclass
@@ -184,8 +184,7 @@ async def test_a_call_in_a_task_of_its_own_may_learn_that_its_message_was_handle
 
     async with Harness(app) as world:
         for _ in range(2):
-            await world.send("q", Add("k"), id="m1")
-            await world.wait_idle()
+            await deliver(world, "q", Add("k"), id="m1")
         assert await world.state(Sum, "k") == Sum(5) and calls == [1]
 
 
@@ -248,8 +247,7 @@ async def test_what_an_upcast_says_is_cut_and_reported_without_secrets() -> None
         raise PoisonMessage("undecodable", "password=hunter2 " + "x" * 50_000)
 
     async with Harness(app) as world:
-        await world.send("q", Add("k"), id="m1")
-        await world.wait_idle()
+        await deliver(world, "q", Add("k"), id="m1")
         (dead_letter,) = world.dead_letters("q")
         assert "hunter2" not in dead_letter.description and len(dead_letter.description) <= 1_000
 
@@ -293,7 +291,6 @@ async def test_a_blob_name_that_is_no_text_fails_its_handler_and_no_other() -> N
 
     async with Harness(app) as world:
         await world.send("q", Add("k", text="bad"), id="m1")
-        await world.send("q", Add("k"), id="m2")
-        await world.wait_idle()
+        await deliver(world, "q", Add("k"), id="m2")
         assert await world.state(Sum, "k") == Sum(1)
         assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["failed"]

@@ -17,7 +17,7 @@ from outbox.guards import Breaker, Rate
 from outbox.registration.routes import PATH_LENGTH_MAX, split_path
 from outbox.runtime.start.plan import compile_app
 from outbox.testing import Harness
-from tests.unit.messages import Count
+from tests.unit.messages import Count, deliver
 
 
 @dataclass
@@ -223,8 +223,7 @@ async def test_parameters_bind_by_annotation_in_any_order() -> None:
 
     async with Harness(app) as world:
         for queue in ("one", "two", "three", "four"):
-            await world.send(queue, Ping(queue))
-            await world.wait_idle()
+            await deliver(world, queue, Ping(queue))
     assert seen == [("one", "one", Count()), ("two", "two", Count()), ("three", None, None), ("four", None, None)]
 
 
@@ -240,8 +239,7 @@ async def test_types_declared_inside_a_function_bind() -> None:
         count.n += 1
 
     async with Harness(app) as world:
-        await world.send("q", Local("x"))
-        await world.wait_idle()
+        await deliver(world, "q", Local("x"))
         assert await world.state(Count, "x") == Count(1)
 
 
@@ -261,8 +259,7 @@ async def test_an_async_handler_behind_a_plain_wrapper_runs_to_its_end() -> None
         count.n += 1
 
     async with Harness(app) as world:
-        await world.send("q", Ping("x"))
-        await world.wait_idle()
+        await deliver(world, "q", Ping("x"))
         assert await world.state(Count, "x") == Count(1)
 
 
@@ -280,6 +277,5 @@ async def test_sending_to_a_name_never_declared_says_how_to_declare_it() -> None
     async with Harness(app) as world:
         with pytest.raises(UnknownDestination, match=r"app\.queue\('nowhere'\)"):
             await world.send("nowhere", Ping("x"))
-        await world.send("q", Ping("x"))
-        await world.wait_idle()
+        await deliver(world, "q", Ping("x"))
     assert "app.queue('nowhere')" in errors[0] and "app.topic('nowhere')" in errors[1]

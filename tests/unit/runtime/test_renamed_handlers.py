@@ -11,7 +11,7 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.ports import Backend
 from outbox.testing import START_S, VirtualClock
-from tests.unit.messages import Count, Task
+from tests.unit.messages import Count, Task, deliver
 
 
 @dataclass
@@ -48,8 +48,7 @@ async def test_no_rename_while_a_message_that_was_handled_in_part_rests(scope: s
     async with Engine.in_memory(clock=VirtualClock(START_S)) as engine:
         backend = over(engine, scope)
         async with Worker(app_with("old", ends), backend) as worker:
-            await worker.send("q", Task("x"), id="1")
-            await worker.wait_idle()
+            await deliver(worker, "q", Task("x"), id="1")
         with pytest.raises(NotRegistrable, match="rescheduled, dead-lettered"):
             await start(app_with("new"), backend)
         await start(app_with("old"), backend)
@@ -68,7 +67,6 @@ async def test_a_rename_is_taken_when_the_dead_letters_are_gone(scope: str) -> N
     async with Engine.in_memory(clock=VirtualClock(START_S)) as engine:
         backend = over(engine, scope)
         async with Worker(app_with("old", Reject("no")), backend) as worker:
-            await worker.send("q", Task("x"), id="1")
-            await worker.wait_idle()
+            await deliver(worker, "q", Task("x"), id="1")
             await worker.discard("q", "1")
         await start(app_with("new"), backend)

@@ -15,7 +15,7 @@ from outbox.message import Message
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.values.dead_letters import Resubmit
 from outbox.testing import Harness
-from tests.unit.messages import Deposit
+from tests.unit.messages import Deposit, deliver, resubmit
 
 
 @dataclass
@@ -38,8 +38,7 @@ async def test_all_that_may_be_run_again_is_and_what_was_too_old_stays() -> None
     async with Harness(app) as world:
         await world.send("deposits", Deposit("a", 5), id="old", created=world.now() - 8 * 86_400)
         await world.given(Account, "b", Account(closed=True))
-        await world.send("deposits", Deposit("b", 5), id="new")
-        await world.wait_idle()
+        await deliver(world, "deposits", Deposit("b", 5), id="new")
         await world.given(Account, "b", Account())
         moved = await EngineAdmin(world.engine).ask(Resubmit("deposits", None))
         await world.wait_idle()
@@ -50,22 +49,18 @@ async def test_all_that_may_be_run_again_is_and_what_was_too_old_stays() -> None
 async def test_another_payload_under_the_id_of_a_refused_one_does_not_take_its_place_by_a_resubmission() -> None:
     async with Harness(app) as world:
         await world.given(Account, "a", Account(closed=True))
-        await world.send("deposits", Deposit("a", 5), id="1")
-        await world.wait_idle()
+        await deliver(world, "deposits", Deposit("a", 5), id="1")
         await world.discard("deposits", "1")
         await world.given(Account, "a", Account())
-        await world.send("deposits", Deposit("a", 7), id="1")
-        await world.wait_idle()
-        await world.resubmit("deposits", "1")
-        await world.wait_idle()
+        await deliver(world, "deposits", Deposit("a", 7), id="1")
+        await resubmit(world, "deposits", "1")
         assert [dead_letter.reason for dead_letter in world.dead_letters("deposits")] == ["payload-differs"]
         assert await world.state(Account, "a") == Account()
 
 
 async def test_an_operator_cannot_resubmit_what_was_too_old_by_its_id_either() -> None:
     async with Harness(app) as world:
-        await world.send("deposits", Deposit("a", 5), id="old", created=world.now() - 8 * 86_400)
-        await world.wait_idle()
+        await deliver(world, "deposits", Deposit("a", 5), id="old", created=world.now() - 8 * 86_400)
         with pytest.raises(Refused, match="deposits/old was too old"):
             await EngineAdmin(world.engine).ask(Resubmit("deposits", "old"))
         await world.wait_idle()
@@ -80,8 +75,7 @@ async def test_the_copies_of_a_resubmitted_message_go() -> None:
         await world.wait_idle()
         assert len(world.dead_letters("deposits")) == 3
         await world.given(Account, "a", Account())
-        await world.resubmit("deposits", "m")
-        await world.wait_idle()
+        await resubmit(world, "deposits", "m")
         assert world.dead_letters("deposits") == []
         assert await world.state(Account, "a") == Account(5)
 
@@ -131,8 +125,7 @@ async def test_what_one_handler_applied_is_not_applied_again_with_what_the_other
 ) -> None:
     mode = ["closed"]
     async with Harness(two_books(mode)) as world:
-        await world.send("q", Deposit("a", 5), id="m")
-        await world.wait_idle()
+        await deliver(world, "q", Deposit("a", 5), id="m")
         await world.advance(days=days)
         mode[0] = "open"
         with nullcontext() if is_run else pytest.raises(Refused, match="so long ago"):
@@ -146,8 +139,7 @@ async def test_what_one_handler_applied_is_not_applied_again_with_what_the_other
 async def test_a_resubmission_that_is_rescheduled_past_retention_applies_nothing_twice() -> None:
     mode = ["closed"]
     async with Harness(two_books(mode)) as world:
-        await world.send("q", Deposit("a", 5), id="m")
-        await world.wait_idle()
+        await deliver(world, "q", Deposit("a", 5), id="m")
         await world.advance(hours=23)
         mode[0] = "down"
         await world.resubmit("q", "m")
@@ -195,13 +187,11 @@ async def test_a_late_resubmission_is_refused_up_front_and_the_dead_letter_keeps
         account.balance += message.amount
 
     async with Harness(app) as world:
-        await world.send("deposits", Deposit("a", 5), id="m")
-        await world.wait_idle()
+        await deliver(world, "deposits", Deposit("a", 5), id="m")
         is_bad[0] = False
         await world.advance(seconds=25 * 3_600 + seconds)
         if seconds < 0:  # the record of its refusal is there for another second
-            await world.resubmit("deposits", "m")
-            await world.wait_idle()
+            await resubmit(world, "deposits", "m")
             assert await world.state(Account, "a") == Account(5) and world.dead_letters("deposits") == []
             return
         for _ in range(2):
@@ -224,8 +214,7 @@ async def test_an_operator_cannot_resubmit_late_either_and_the_others_go() -> No
         await world.send("deposits", Deposit("a", 5), id="old")
         await world.advance(hours=25)
         await world.restart()  # the log has kept until when it is remembered
-        await world.send("deposits", Deposit("a", 5), id="new")
-        await world.wait_idle()
+        await deliver(world, "deposits", Deposit("a", 5), id="new")
         with pytest.raises(Refused, match="deposits/old was refused so long ago"):
             await EngineAdmin(world.engine).ask(Resubmit("deposits", "old"))
         moved = await EngineAdmin(world.engine).ask(Resubmit("deposits", None))

@@ -7,6 +7,7 @@ from typing import Any
 
 from outbox import App, Context, Reject, Retries
 from outbox.testing import Harness
+from tests.unit.messages import deliver, deliver_raw, resubmit
 
 
 @dataclass
@@ -50,37 +51,31 @@ async def test_of_two_alike_without_an_identity_each_is_resubmitted_by_itself() 
         first, second = (dead_letter.id for dead_letter in world.dead_letters("q"))
         assert first.startswith("sequence-") and first != second
         bad[0] = False
-        await world.resubmit("q", first)
-        await world.wait_idle()
+        await resubmit(world, "q", first)
         assert await world.state(Count, "k") == Count(1) and [x.id for x in world.dead_letters("q")] == [second]
-        await world.resubmit("q", second)
-        await world.wait_idle()
+        await resubmit(world, "q", second)
         assert await world.state(Count, "k") == Count(2) and world.dead_letters("q") == []
 
 
 async def test_a_message_without_any_identity_stays_refused_when_it_is_resubmitted() -> None:
     async with Harness(picky([False])) as world:
-        await world.send_raw("q", BODY, properties={"outbox-type": "Tick"})
-        await world.wait_idle()
+        await deliver_raw(world, "q", BODY, properties={"outbox-type": "Tick"})
         (dead_letter,) = world.dead_letters("q")
         assert (dead_letter.id, dead_letter.reason) == ("", "no-identity")
-        await world.resubmit("q", "")
-        await world.wait_idle()
+        await resubmit(world, "q", "")
         assert [x.reason for x in world.dead_letters("q")] == ["no-identity"]
 
 
 async def test_a_resubmission_runs_whatever_copies_have_come_since_the_last() -> None:
     bad = [True]
     async with Harness(picky(bad)) as world:
-        await world.send("q", Tick("k"), id="m")
-        await world.wait_idle()
+        await deliver(world, "q", Tick("k"), id="m")
         await world.resubmit("q", "m")  # refused again, as attempt 1
         await world.wait_idle()
         await world.send("q", Tick("k"), id="m")  # its sender repeats it: another dead letter, of attempt 0
         await world.wait_idle()
         bad[0] = False
-        await world.resubmit("q", "m")
-        await world.wait_idle()
+        await resubmit(world, "q", "m")
         assert await world.state(Count, "k") == Count(1) and world.dead_letters("q") == []
 
 
@@ -102,8 +97,7 @@ async def test_a_key_is_blocked_for_all_handlers_of_its_queue() -> None:
         other.seen = [*other.seen, look.n]
 
     async with Harness(app) as world:
-        await world.send("q", Tick("k"), id="t")
-        await world.wait_idle()
+        await deliver(world, "q", Tick("k"), id="t")
         for n in range(2):  # each comes alone
             await world.send("q", Look("k", n), id=f"l{n}")
             await world.advance(seconds=30)
@@ -131,8 +125,7 @@ async def test_a_call_is_made_only_on_a_state_that_is_committed() -> None:
 
     async with Harness(app) as world:
         await world.send("moves", Tick("k", 10), id="in")
-        await world.send("moves", Tick("k", 0), id="out")
-        await world.wait_idle()
+        await deliver(world, "moves", Tick("k", 0), id="out")
         assert seen == [(10, Count(10))] and await world.state(Count, "k") == Count(0)
 
 

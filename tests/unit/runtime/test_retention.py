@@ -14,7 +14,7 @@ from outbox.errors import NotRegistrable
 from outbox.ports import Backend
 from outbox.runtime.start.notes import ERA_COUNT_MAX, PastRetention, RetentionWindow
 from outbox.testing import START_S, VirtualClock
-from tests.unit.messages import Account, Deposit
+from tests.unit.messages import Account, Deposit, deliver
 
 HOUR_S = 3_600
 DAY_S = 24 * HOUR_S
@@ -83,8 +83,7 @@ async def test_what_was_created_since_a_raise_is_remembered_for_the_longer_time(
 async def test_a_worker_that_still_has_the_lower_retention_leaves_no_hole(site: Site) -> None:
     async with site.worker(1) as old:
         await site.balance(7)
-        await old.send("deposits", Deposit("a", 1), id="m")
-        await old.wait_idle()
+        await deliver(old, "deposits", Deposit("a", 1), id="m")
     site.pass_time(2 * DAY_S)
     assert await site.balance(7, ("m", START_S)) == 1
     assert await site.reasons() == ["too-old"]
@@ -95,8 +94,7 @@ async def test_a_lowered_retention_keeps_records_for_workers_that_have_the_highe
         assert await site.balance(1, ("m", START_S)) == 1
         site.pass_time(2 * DAY_S)
         old.app.queue("deposits")
-        await old.send("deposits", Deposit("a", 1), id="m", created=START_S)
-        await old.wait_idle()
+        await deliver(old, "deposits", Deposit("a", 1), id="m", created=START_S)
         found = await old.state(Account, "a")
         assert found == Account(1)
 

@@ -9,6 +9,7 @@ import pytest
 
 from outbox import App, Context, Retries
 from outbox.testing import Harness
+from tests.unit.messages import deliver
 from tests.unit.runtime.jobs import Fixed, Job, ran, running
 
 SAID = "returned a generator, so nothing of it ran; leave out yield"
@@ -79,8 +80,7 @@ async def test_what_a_handler_calls_may_not_return_one_either(make: Made) -> Non
 
     async with Harness(running(act, retry=Retries(limit=1))) as world:
         await ran(world, Job("a"))
-        await world.send("q", Job("a", n=1), id="2")
-        await world.wait_idle()
+        await deliver(world, "q", Job("a", n=1), id="2")
         dead = world.dead_letters("q")
     assert [each.description.partition(SAID)[0] for each in dead] == ["TypeError: call 1 of handle "] * 2
 

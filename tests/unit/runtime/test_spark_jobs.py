@@ -12,6 +12,7 @@ from outbox.errors import NotRegistrable, OutcomeUnknown, Refused, Throttled
 from outbox.spark import SPARK_RUNS, NotRunnable, RunId, RunPending, RunRequest, RunStatus
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
+from tests.unit.messages import resubmit
 from tests.unit.runtime.jobs import Job, ran, running
 
 
@@ -107,8 +108,7 @@ async def test_a_run_that_cannot_be_started_is_a_dead_letter_that_says_why(failu
         await ran(world)
         [dead_letter] = world.dead_letters(SPARK_RUNS)
         assert dead_letter.reason == reason and str(failure) in f"{dead_letter.reason} {dead_letter.description}"
-        await world.resubmit(SPARK_RUNS, dead_letter.id)
-        await world.wait_idle()
+        await resubmit(world, SPARK_RUNS, dead_letter.id)
         assert list(runs.requests) == [dead_letter.id]
 
 

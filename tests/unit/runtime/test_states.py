@@ -13,6 +13,7 @@ from outbox import App, Context
 from outbox.errors import FormatTooNew
 from outbox.lineage import Key
 from outbox.testing import Harness
+from tests.unit.messages import deliver
 
 
 @dataclass
@@ -88,13 +89,11 @@ async def upgraded(world: Harness, app: App) -> Harness:
 async def test_older_state_is_lifted_through_every_version_and_stored_as_the_newest() -> None:
     world = Harness(app_of(Old, 1))
     await world.__aenter__()
-    await world.send("q", Ask("a", 7), id="1")
-    await world.wait_idle()
+    await deliver(world, "q", Ask("a", 7), id="1")
     newest = app_of(New, 3, upcasts={1: from_1_to_2, 2: from_2_to_3})
     world = await upgraded(world, newest)
     assert await world.state(New, "a") == New(700, tags=["lifted"])
-    await world.send("q", Ask("a", 5), id="2")
-    await world.wait_idle()
+    await deliver(world, "q", Ask("a", 5), id="2")
     assert await world.state(New, "a") == New(705, tags=["lifted"])
     world = await upgraded(world, app_of(New, 3))  # nothing is left to lift
     assert await world.state(New, "a") == New(705, tags=["lifted"])
@@ -170,8 +169,7 @@ async def test_keys_of_different_kinds_never_meet() -> None:
         await world.send("q", Number(5))
         await world.send("q", Number(-5))
         await world.send("q", Ask(str(id)))
-        await world.send("q", Whose(id))
-        await world.wait_idle()
+        await deliver(world, "q", Whose(id))
         assert [await world.state(Other, key) for key in keys] == [Other(1)] * 5
 
 
@@ -183,8 +181,7 @@ async def test_an_enumeration_is_known_by_its_value() -> None:
         other.n += 1
 
     async with Harness(app) as world:
-        await world.send("q", Ask("x"))
-        await world.wait_idle()
+        await deliver(world, "q", Ask("x"))
         assert await world.state(Other, "red") == await world.state(Other, Colour.RED) == Other(1)
 
 
@@ -209,8 +206,7 @@ async def test_two_types_under_one_key_do_not_clash() -> None:
         other.n += 10 * ask.n
 
     async with Harness(app) as world:
-        await world.send("q", Ask("a"))
-        await world.wait_idle()
+        await deliver(world, "q", Ask("a"))
         assert (await world.state(Old, "a"), await world.state(Other, "a")) == (Old(1), Other(10))
 
 
@@ -218,8 +214,7 @@ async def test_given_takes_the_place_of_what_is_there() -> None:
     async with Harness(app_of(Old, 1)) as world:
         for total in (1, 2):
             await world.given(Old, "a", Old(total))
-        await world.send("q", Ask("a", 5))
-        await world.wait_idle()
+        await deliver(world, "q", Ask("a", 5))
         await world.restart()
         assert await world.state(Old, "a") == Old(7)
 

@@ -12,6 +12,7 @@ import pytest
 from outbox import App
 from outbox.errors import NotRegistrable
 from outbox.testing import Harness
+from tests.unit.messages import deliver_raw
 
 
 class Pair(NamedTuple):
@@ -80,8 +81,7 @@ def shop(kind: type[Any], runs: list[Any], strict: bool | None = None, every: bo
 async def refusal(app: App, body: bytes) -> str:
     """Why a body is a dead letter; empty where it was handled."""
     async with Harness(app) as world:
-        await world.send_raw("q", body, properties={"outbox-id": "1"})
-        await world.wait_idle()
+        await deliver_raw(world, "q", body, properties={"outbox-id": "1"})
         dead_letters = world.dead_letters("q")
         assert all(dead_letter.reason == "undecodable" for dead_letter in dead_letters)
         return dead_letters[0].description if dead_letters else ""

@@ -20,7 +20,7 @@ from outbox.errors import HandlingEnded, NotRegistrable
 from outbox.message import Message
 from outbox.runtime.commit import stepping
 from outbox.testing import Harness
-from tests.unit.messages import Step, Steps
+from tests.unit.messages import Step, Steps, deliver
 
 Scope = Literal["engine", "partition", "item"]
 
@@ -74,8 +74,7 @@ async def test_what_takes_too_long_fails_and_leaves_nothing(
     async with Harness(app, scope=scope) as world:
         for n, kind in enumerate(["", what, ""]):
             await world.send("steps", Step("a", n, kind), id=str(n))
-        await world.send("steps", Step("b", 3), id="3")
-        await world.wait_idle()
+        await deliver(world, "steps", Step("b", 3), id="3")
         assert await world.state(Steps, "a") == Steps([0, 2]) and await world.state(Steps, "b") == Steps([3])
         assert {step.n for step in world.sent("out")} == {0, 2, 3}
         (dead_letter,) = world.dead_letters("steps")
@@ -108,8 +107,7 @@ async def test_a_neighbour_that_may_take_longer_lends_its_time_to_no_other(scope
 
     async with Harness(app, scope=scope, seed=seed) as world:
         await world.send("steps", Walk("a"), id="w")
-        await world.send("steps", Step("b", 1), id="s")
-        await world.wait_idle()
+        await deliver(world, "steps", Step("b", 1), id="s")
         assert [dead_letter.id for dead_letter in world.dead_letters("steps")] == ["s"]
         assert await world.state(Steps, "a") == Steps([9]) and await world.state(Steps, "b") is None
 
@@ -161,8 +159,7 @@ async def test_a_handling_that_is_begun_again_leaves_a_context_that_takes_nothin
         kept.clear()
         async with Harness(app, seed=seed) as world:
             await world.send("steps", Walk("a"), id="w")
-            await world.send("steps", Step("a", 1), id="s")
-            await world.wait_idle()
+            await deliver(world, "steps", Step("a", 1), id="s")
             assert await world.state(Steps, "a") == Steps([9, 1]) and len(world.sent("out")) == 1
             if len(kept) > 1:
                 with pytest.raises(HandlingEnded, match="cancelled to run again"):
@@ -200,8 +197,7 @@ USES: dict[str, Callable[[Context], Any]] = {
 async def test_a_sealed_context_refuses_every_use(use: str) -> None:
     kept: list[Context] = []
     async with Harness(app_of(kept)) as world:
-        await world.send("steps", Step("a", 1, "waits"))
-        await world.wait_idle()
+        await deliver(world, "steps", Step("a", 1, "waits"))
         with pytest.raises(HandlingEnded, match=r"handler step had not ended after 0\.02 s"):
             USES[use](kept[0])
         with pytest.raises(HandlingEnded):
@@ -274,8 +270,7 @@ async def test_cleanup_inside_the_grace_is_let_end() -> None:
             seen.append(message.n)
 
     async with Harness(app) as world:
-        await world.send("steps", Step("a", 1))
-        await world.wait_idle()
+        await deliver(world, "steps", Step("a", 1))
         assert seen == [1] and len(world.dead_letters("steps")) == 1
 
 
@@ -290,8 +285,7 @@ async def test_a_refusal_that_comes_too_late_is_a_failure() -> None:
             raise Reject("not like this") from None
 
     async with Harness(app) as world:
-        await world.send("steps", Step("a", 1))
-        await world.wait_idle()
+        await deliver(world, "steps", Step("a", 1))
         assert [dead_letter.reason for dead_letter in world.dead_letters("steps")] == ["failed"]
 
 

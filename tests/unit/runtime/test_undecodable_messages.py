@@ -8,7 +8,7 @@ import pytest
 
 from outbox import App
 from outbox.testing import Harness
-from tests.unit.messages import Count
+from tests.unit.messages import Count, deliver, deliver_raw
 from tests.unit.runtime.plant import Plant, Task, only
 
 
@@ -28,8 +28,7 @@ from tests.unit.runtime.plant import Plant, Task, only
 async def test_a_body_that_cannot_be_handled_never_reaches_the_handler(body: bytes, reason: str) -> None:
     plant = Plant()
     async with Harness(plant.app) as world:
-        await world.send_raw("q", body, properties={"outbox-id": "1", "outbox-type": "Task"})
-        await world.wait_idle()
+        await deliver_raw(world, "q", body, properties={"outbox-id": "1", "outbox-type": "Task"})
         dead_letter = await only(world)
         assert (dead_letter.reason, dead_letter.body, plant.runs) == (reason, body, [])
 
@@ -44,8 +43,7 @@ async def test_a_key_that_is_none_empty_or_of_another_type_is_missing(value: Any
     def handle(task: Task, count: Count) -> None: ...
 
     async with Harness(app) as world:
-        await world.send("q", Task("x"))
-        await world.wait_idle()
+        await deliver(world, "q", Task("x"))
         assert (await only(world)).reason == "missing-key"
 
 
@@ -60,8 +58,7 @@ async def test_a_key_function_that_raises_leaves_a_missing_key(error: Exception)
     def handle(task: Task, count: Count) -> None: ...
 
     async with Harness(app) as world:
-        await world.send("q", Task("x"))
-        await world.wait_idle()
+        await deliver(world, "q", Task("x"))
         dead_letter = await only(world)
         assert dead_letter.reason == "missing-key" and type(error).__name__ in dead_letter.description
 
@@ -71,6 +68,5 @@ async def test_a_key_function_that_raises_leaves_a_missing_key(error: Exception)
 async def test_nonsense_in_a_numeric_property_stops_no_other(name: str, value: Any) -> None:
     plant = Plant()
     async with Harness(plant.app) as world:
-        await world.send_raw("q", b'{"key":"a"}', properties={"outbox-id": "1", name: value})
-        await world.wait_idle()
+        await deliver_raw(world, "q", b'{"key":"a"}', properties={"outbox-id": "1", name: value})
         assert await world.state(Count, "a") == Count(1)

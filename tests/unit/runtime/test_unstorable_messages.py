@@ -14,6 +14,7 @@ import pytest
 from outbox import App, Context
 from outbox.errors import PoisonMessage
 from outbox.testing import Harness
+from tests.unit.messages import deliver, deliver_raw
 
 
 @dataclass
@@ -104,8 +105,7 @@ async def test_none_and_large_integers_are_sent_as_they_are() -> None:
             ctx.send("out", each)
 
     async with Harness(measuring(send_all)) as world:
-        await world.send("q", Measure("kiel", "bad"))
-        await world.wait_idle()
+        await deliver(world, "q", Measure("kiel", "bad"))
         assert world.sent("out")[1:] == fine and world.dead_letters("q") == []
 
 
@@ -117,8 +117,7 @@ async def test_none_in_a_state_where_a_number_belongs_refuses_the_message() -> N
         taken.count = None  # type: ignore[assignment]  # a mistake that no later message could read
 
     async with Harness(app) as world:
-        await world.send("q", Measure("kiel"))
-        await world.wait_idle()
+        await deliver(world, "q", Measure("kiel"))
         assert [dead.reason for dead in world.dead_letters("q")] == ["unstorable"]
         assert await world.state(Taken, "kiel") is None
 
@@ -170,6 +169,5 @@ async def test_a_body_with_a_number_that_json_cannot_hold_is_undecodable(kind: t
     app.handler("q")(take)
     async with Harness(app) as world:
         body = b'{"place":"kiel","degrees":' + text + b"}"
-        await world.send_raw("q", body, properties={"outbox-id": "1", "outbox-type": kind.__name__})
-        await world.wait_idle()
+        await deliver_raw(world, "q", body, properties={"outbox-id": "1", "outbox-type": kind.__name__})
         assert [dead.reason for dead in world.dead_letters("q")] == ["undecodable"] and taken == []

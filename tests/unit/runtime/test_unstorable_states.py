@@ -11,6 +11,7 @@ import pytest
 
 from outbox import App
 from outbox.testing import Harness
+from tests.unit.messages import deliver
 
 
 @dataclass
@@ -75,8 +76,7 @@ async def test_a_number_that_would_be_read_as_none_is_refused_as_well() -> None:
         state.best = float(message.value)
 
     async with Harness(app) as world:
-        await world.send("rates", Rate("a", "inf"), id="m1")
-        await world.wait_idle()
+        await deliver(world, "rates", Rate("a", "inf"), id="m1")
         assert [dead_letter.reason for dead_letter in world.dead_letters("rates")] == ["unstorable"]
         assert await world.state(Average, "a") is None
 
@@ -94,7 +94,6 @@ async def test_what_is_none_or_says_null_is_a_state_like_any_other() -> None:
         state.text = message.value
 
     async with Harness(app) as world:
-        await world.send("rates", Rate("a", "null, inf and nan"), id="m1")
-        await world.wait_idle()
+        await deliver(world, "rates", Rate("a", "null, inf and nan"), id="m1")
         assert world.dead_letters("rates") == []
         assert await world.state(Text, "a") == Text("null, inf and nan")

@@ -13,6 +13,7 @@ from outbox import App, Reject, Retries, Retry
 from outbox.errors import REASON_LENGTH_MAX, PoisonMessage
 from outbox.runtime.failures.error_text import as_text, failure_text
 from outbox.testing import Harness
+from tests.unit.messages import deliver
 
 
 @dataclass
@@ -147,8 +148,7 @@ async def test_an_error_that_cannot_be_written_down_is_a_failure(
 async def test_a_key_function_may_raise_anything(raised: Callable[[], BaseException], _: str) -> None:
     async with Harness(marking(raised, "key")) as world:
         await world.send_raw("q", b'{"key": "a", "n": 0}', properties={"outbox-type": "Mark", "outbox-id": "1"})
-        await world.send("q", Mark("b", 1))
-        await world.wait_idle()
+        await deliver(world, "q", Mark("b", 1))
         assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["missing-key"]
         assert await world.state(Marks, "b") == Marks([1])
 
@@ -160,8 +160,7 @@ async def test_a_key_function_may_raise_anything(raised: Callable[[], BaseExcept
 async def test_a_refusal_that_cannot_be_written_down_is_a_refusal(refusal: Exception, where: str) -> None:
     async with Harness(marking(lambda: refusal, where)) as world:
         await world.send_raw("q", b'{"key": "a", "n": 0}', properties={"outbox-type": "Mark", "outbox-id": "1"})
-        await world.send("q", Mark("b", 1))
-        await world.wait_idle()
+        await deliver(world, "q", Mark("b", 1))
         (dead_letter,) = world.dead_letters("q")
         assert dead_letter.reason != "failed" and await world.state(Marks, "b") == Marks([1])
 
@@ -169,8 +168,7 @@ async def test_a_refusal_that_cannot_be_written_down_is_a_refusal(refusal: Excep
 @pytest.mark.parametrize("where", ["at once", "later"])
 async def test_a_dead_letter_reports_the_error_before_its_notes(where: str) -> None:
     async with Harness(marking(lambda: _noted("of a row", "password=hunter2"), where)) as world:
-        await world.send("q", Mark("a"))
-        await world.wait_idle()
+        await deliver(world, "q", Mark("a"))
         (dead_letter,) = world.dead_letters("q")
         assert dead_letter.description == "ValueError: the amount; of a row; password=***"
 
@@ -190,5 +188,4 @@ async def test_a_text_is_plain_whatever_it_was() -> None:
 async def test_what_is_not_about_a_message_is_no_failure() -> None:
     with pytest.raises(Died):
         async with Harness(marking(Died, "at once")) as world:
-            await world.send("q", Mark("a"))
-            await world.wait_idle()
+            await deliver(world, "q", Mark("a"))

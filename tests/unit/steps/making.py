@@ -9,9 +9,7 @@ from outbox import App
 from outbox.engine.backend.apart import EngineStore
 from outbox.engine.engine import Engine
 from outbox.message import Message
-from outbox.ports import (
-    Delivery,
-)
+from outbox.ports import Delivery
 from outbox.runtime.start.plan import CompiledApp, compile_app
 from outbox.runtime.work import Work
 from outbox.testing import START_S, VirtualClock

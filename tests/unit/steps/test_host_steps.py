@@ -16,10 +16,7 @@ from outbox.engine.log.records import Cancelled, Committed
 from outbox.errors import Refused
 from outbox.http import Request
 from outbox.message import Message
-from outbox.ports import (
-    Delivery,
-    Refusal,
-)
+from outbox.ports import Delivery, Refusal
 from outbox.resubmission import resubmission
 from outbox.runtime.delivery.admission import admit
 from outbox.runtime.failures.error_text import CHAIN_COUNT_MAX, stack_of

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-import pytest
 
 from outbox import App
 from outbox.http import Response
@@ -16,7 +15,6 @@ from outbox.http_entry import HttpEntry
 from outbox.lineage import inbox_key, inbox_prefix
 from tests.unit.runtime.purse import paying
 
-STORES = pytest.mark.parametrize("scope", ["partition", "item"])
 INBOX = inbox_key(inbox_prefix("purse", "http POST /payments", ""), None, "k")
 """The inbox key of a payment under the key `k`."""
 

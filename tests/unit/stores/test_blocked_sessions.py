@@ -25,8 +25,6 @@ from outbox.runtime.scopes import scope_over
 from outbox.runtime.start.plan import compile_app
 from tests.unit.stores.store_site import Site, site
 
-SCOPES = pytest.mark.parametrize("scope", ["partition", "item"])
-
 
 @dataclass
 class Line:
@@ -59,7 +57,6 @@ async def rest(at: Site, seconds: int) -> None:
         await asyncio.sleep(0.01)
 
 
-@SCOPES
 async def test_a_key_whose_dead_letter_was_purged_is_logged_and_unblocked(
     scope: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -99,7 +96,6 @@ async def letters(worker: Worker) -> list[tuple[str, str]]:
     return [(dead_letter.id, dead_letter.reason) for dead_letter in await worker.dead_letters("lines")]
 
 
-@SCOPES
 async def test_a_block_is_of_one_queue_whatever_key_another_has(scope: str) -> None:
     app = strict()
     app.queue("notes", "per_key")
@@ -117,7 +113,6 @@ async def test_a_block_is_of_one_queue_whatever_key_another_has(scope: str) -> N
         assert await worker.state(Book, "red") == Book([0, 10]) and await letters(worker) == [("l1", "no")]
 
 
-@SCOPES
 async def test_what_waits_is_put_on_record_again_after_an_unknown_outcome(scope: str) -> None:
     ages: dict[str, Any] = {
         "retention": timedelta(minutes=5),
@@ -135,7 +130,6 @@ async def test_what_waits_is_put_on_record_again_after_an_unknown_outcome(scope:
         assert await worker.state(Book, "red") == Book([0, 2]) and await letters(worker) == []
 
 
-@SCOPES
 async def test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked(scope: str) -> None:
     async with blocked(scope) as (at, worker, bad):
         bad.clear()
@@ -149,7 +143,6 @@ async def test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked(
         assert await worker.state(Book, "red") == Book([0, 1, 2])
 
 
-@SCOPES
 async def test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked(scope: str) -> None:
     async with blocked(scope) as (at, worker, _):
         at.store.refused = "let-go"
@@ -162,7 +155,6 @@ async def test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked(scope: 
         assert await worker.state(Book, "red") == Book([0, 2])
 
 
-@SCOPES
 async def test_a_dead_letter_is_resubmitted_only_when_its_key_has_the_note(scope: str) -> None:
     async with blocked(scope) as (at, worker, _):
         at.store.refused = "resubmitted"
@@ -172,7 +164,6 @@ async def test_a_dead_letter_is_resubmitted_only_when_its_key_has_the_note(scope
         assert {task.message.identity for task in at.engine.broker.queue("lines").tasks.values()} == {"l2"}
 
 
-@SCOPES
 async def test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it(scope: str) -> None:
     async with blocked(scope) as (at, worker, bad):
         await worker.send("lines", Line("red", 7), id="l1")
@@ -185,7 +176,6 @@ async def test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it(sco
         assert await worker.state(Book, "red") == Book([0, 1, 2])
 
 
-@SCOPES
 async def test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key(scope: str) -> None:
     async with blocked(scope) as (at, worker, _):
         (dead_letter,) = await at.ports().operations.dead_letters("lines")
@@ -201,7 +191,6 @@ async def test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_it
         assert await worker.state(Book, "red") == Book([0, 2])
 
 
-@SCOPES
 async def test_a_block_of_another_writer_blocks_its_key_until_it_goes(scope: str) -> None:
     async with blocked(scope) as (at, worker, _):
         store = EngineStore(at.engine.core, at.engine.documents)
@@ -217,7 +206,6 @@ async def test_a_block_of_another_writer_blocks_its_key_until_it_goes(scope: str
         assert await worker.state(Book, "red") == Book([0, 2])
 
 
-@SCOPES
 async def test_a_key_does_not_count_as_unblocked_while_the_store_cannot_be_read(scope: str) -> None:
     async with blocked(scope) as (at, worker, _):
         read, away = at.store.read, list[str]()
@@ -238,7 +226,6 @@ async def test_a_key_does_not_count_as_unblocked_while_the_store_cannot_be_read(
                 await rest(at, 30)
 
 
-@SCOPES
 async def test_what_arrives_while_the_blocks_cannot_be_read_does_not_go_ahead(scope: str) -> None:
     async with site(scope) as at:
         app, read, rests, is_back = strict(()), at.store.read, asyncio.Event(), asyncio.Event()
@@ -272,7 +259,6 @@ async def test_what_arrives_while_the_blocks_cannot_be_read_does_not_go_ahead(sc
             assert await worker.state(Book, "red") == Book([0, 1])
 
 
-@SCOPES
 async def test_a_copy_of_what_ran_behind_one_block_does_not_wait_behind_the_next(scope: str) -> None:
     async with blocked(scope) as (at, worker, bad):
         await worker.discard("lines", "l1")  # l2 waited, and runs

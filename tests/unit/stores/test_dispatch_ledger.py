@@ -21,6 +21,7 @@ from outbox.runtime.delivery.retrying import NothingCommitted
 from outbox.runtime.start.plan import compile_app
 from outbox.runtime.store_operations import may_be_sent_to
 from outbox.stored import LEDGER_PREFIX, LedgerItem, Record, entry_of, ledger_key
+from tests.unit.messages import deliver
 from tests.unit.stores.store_site import Add, Site, Sum, adding, site, swept
 from tests.unit.stores.test_marks import remembering, send_apart
 
@@ -73,8 +74,7 @@ async def test_it_is_written_after_so_many_and_at_each_sweep() -> None:
 async def test_a_handler_that_sends_nothing_takes_no_entry() -> None:
     async with site(ledger=True) as at:
         async with Worker(adding(), at) as worker:
-            await worker.send("adds", Add("a", text="reject"), id="m")
-            await worker.wait_idle()
+            await deliver(worker, "adds", Add("a", text="reject"), id="m")
         assert await ledgers(at) == []
 
 
@@ -82,8 +82,7 @@ async def test_outputs_that_overflow_keep_their_mark() -> None:
     async with site(ledger=True) as at:
         at.store.capabilities = replace(at.store.capabilities, item_bytes_max=400)
         async with Worker(adding(), at) as worker:
-            await worker.send("adds", Add("a"), id="m")
-            await worker.wait_idle()
+            await deliver(worker, "adds", Add("a"), id="m")
         assert at.store.calls["mark"] == 1 and at.engine.broker.queue("told").counts()["active"] == 1
 
 
@@ -91,8 +90,7 @@ async def test_the_entry_of_a_batch_that_cannot_land_any_more_is_closed_with_tha
     async with site(ledger=True) as at:
         at.store.late = "commit"
         async with Worker(adding(), at) as worker:
-            await worker.send("adds", Add("a"), id="m")
-            await worker.wait_idle()
+            await deliver(worker, "adds", Add("a"), id="m")
             assert await worker.state(Sum, "a") == Sum(1)
         (kept,) = await ledgers(at)
         assert (kept.last, kept.open) == (2, ())

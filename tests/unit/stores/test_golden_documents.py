@@ -19,6 +19,7 @@ import pytest
 from outbox import Worker
 from outbox.engine.backend.apart import EngineStore
 from outbox.ports import Create, DocumentKey
+from tests.unit.messages import deliver
 from tests.unit.stores.store_site import Add, Site, Sum, adding, site, swept
 
 FOLDER = Path(__file__).resolve().parents[2] / "histories" / "golden-documents"
@@ -36,8 +37,7 @@ async def crashed(at: Site) -> None:
     """Handle the messages, the last by a worker whose output cannot leave."""
     async with Worker(adding(), at) as worker:
         for id in ("m0", "m1"):
-            await worker.send("adds", MESSAGES[id], id=id)
-            await worker.wait_idle()
+            await deliver(worker, "adds", MESSAGES[id], id=id)
     at.bus.is_mute = True
     async with Worker(adding(), at, drain_s=0.2) as worker:
         await worker.send("adds", MESSAGES["m2"], id="m2")

@@ -62,7 +62,6 @@ def two_readers(bad: set[int]) -> App:
     return app
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_released_branch_does_not_unblock_its_key(scope: str) -> None:
     bad = {1}
     async with site(scope) as at:
@@ -138,7 +137,6 @@ async def test_a_note_that_cannot_be_read_is_named_with_what_to_do(name: str, bo
                 pass
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_document_nested_without_end_keeps_no_client_from_the_rest(scope: str) -> None:
     async with site(scope) as at:
         await EngineStore(at.engine.core, at.engine.documents).write([Create(DocumentKey("Sum:a", "state"), DEEP)])

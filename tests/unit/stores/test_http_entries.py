@@ -23,7 +23,7 @@ from outbox.stored import record_key, state_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.runtime.jobs import Note
 from tests.unit.runtime.purse import Ask, Book, Paid, Pay, Purse, paying
-from tests.unit.stores.http_site import INBOX, STORES, post, serving, settled
+from tests.unit.stores.http_site import INBOX, post, serving, settled
 from tests.unit.stores.store_site import site, swept
 
 # Replies in records
@@ -39,7 +39,6 @@ async def test_a_record_keeps_its_reply_when_it_is_marked() -> None:
         assert await post(entry, Pay("a", 5)) == first
 
 
-@STORES
 async def test_outputs_that_fill_a_blob_leave_the_reply_in_the_record(scope: str) -> None:
     app = paying()
 
@@ -57,7 +56,6 @@ async def test_outputs_that_fill_a_blob_leave_the_reply_in_the_record(scope: str
         assert await post(entry, Ask("a", 20), path="/many") == first
 
 
-@STORES
 async def test_a_state_too_large_to_store_is_refused_for_good(scope: str) -> None:
     app = App("large")
 
@@ -71,7 +69,6 @@ async def test_a_state_too_large_to_store_is_refused_for_good(scope: str) -> Non
         assert await post(entry, Ask("a"), path="/large") == first
 
 
-@STORES
 async def test_a_reply_is_given_while_the_bus_is_silent_and_the_sweeper_sends(scope: str) -> None:
     async with site(scope) as at, serving(at) as entry:
         at.bus.is_mute = True
@@ -86,7 +83,6 @@ async def test_a_reply_is_given_while_the_bus_is_silent_and_the_sweeper_sends(sc
         assert await post(entry, Pay("a", 5)) == response
 
 
-@STORES
 async def test_what_cannot_be_sent_is_left_to_the_sweeper_after_one_round_of_tries(scope: str) -> None:
     async with site(scope) as at, serving(at) as entry:
         at.bus.is_mute, tries = True, 0
@@ -103,7 +99,6 @@ async def test_what_cannot_be_sent_is_left_to_the_sweeper_after_one_round_of_tri
         assert 1 < tries <= 1 + ATTEMPT_COUNT_MAX
 
 
-@STORES
 async def test_a_worker_without_queues_sweeps_for_the_entries(scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox.runtime.shell.SWEEP_EVERY_S", 0.01)
     async with site(scope) as at:
@@ -203,7 +198,6 @@ async def test_requests_whose_clients_have_gone_are_counted_until_they_end(engin
         assert (await post(entry, Pay("a", 1), "k9")).json()["balance"] == 4 and entry._working == set()
 
 
-@STORES
 async def test_requests_that_are_answered_count_while_their_outputs_cannot_leave(scope: str) -> None:
     silent = asyncio.Event()
     async with site(scope) as at, serving(at, request_count_max=2) as entry:
@@ -219,7 +213,6 @@ async def test_requests_that_are_answered_count_while_their_outputs_cannot_leave
         assert (await post(entry, Pay("a", 1))).status == 200
 
 
-@STORES
 async def test_a_state_that_cannot_be_read_puts_requests_off_and_is_named(
     scope: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,11 +14,10 @@ from outbox.lineage import Key
 from outbox.stored import claim_key
 from outbox.testing import START_S
 from tests.unit.runtime.purse import Ask, Book, Pay, Purse, paying
-from tests.unit.stores.http_site import INBOX, STORES, post, serving
+from tests.unit.stores.http_site import INBOX, post, serving
 from tests.unit.stores.store_site import site
 
 
-@STORES
 async def test_a_claim_says_where_to_look_and_goes_when_records_do(scope: str) -> None:
     async with site(scope) as at, serving(at) as entry:
         await post(entry, Pay("a", 5))
@@ -33,7 +32,6 @@ async def test_a_claim_says_where_to_look_and_goes_when_records_do(scope: str) -
         assert await at.document(claim_key(INBOX).partition, "claim") is None
 
 
-@STORES
 async def test_a_stateless_entry_makes_no_claim(scope: str) -> None:
     book = Book()
     async with site(scope) as at, serving(at, paying(book)) as entry:
@@ -43,7 +41,6 @@ async def test_a_stateless_entry_makes_no_claim(scope: str) -> None:
         assert at.store.calls["claim"] == 0 and book.runs == ["echo"]
 
 
-@STORES
 @pytest.mark.parametrize("fault", ["lost", "late", "refused"])
 async def test_a_claim_of_unknown_outcome_is_looked_up(scope: str, fault: str) -> None:
     async with site(scope) as at, serving(at) as entry:
@@ -58,7 +55,6 @@ async def test_a_claim_of_unknown_outcome_is_looked_up(scope: str, fault: str) -
         assert (await post(entry, Pay("a", 5))).json()["balance"] == 5
 
 
-@STORES
 async def test_a_claim_of_a_request_that_died_lets_no_other_in(scope: str) -> None:
     book = Book(failing=1)
     async with site(scope) as at, serving(at, paying(book)) as entry:
@@ -68,7 +64,6 @@ async def test_a_claim_of_a_request_that_died_lets_no_other_in(scope: str) -> No
         assert book.runs == ["a", "a"]
 
 
-@STORES
 async def test_a_claim_that_may_be_anothers_is_not_taken_for_ones_own(scope: str) -> None:
     book = Book()
     async with site(scope) as at, serving(at, paying(book)) as entry:
@@ -77,7 +72,6 @@ async def test_a_claim_that_may_be_anothers_is_not_taken_for_ones_own(scope: str
         assert (await post(entry, Pay("b", 5))).status == 422 and at.store.lost == "" and book.runs == ["a"]
 
 
-@STORES
 async def test_a_request_is_as_old_as_its_claim(scope: str) -> None:
     book = Book(failing=1)
     async with site(scope) as at, serving(at, paying(book)) as entry:
@@ -100,7 +94,6 @@ def keyed_by(field: str, state: type[Any] = Purse) -> App:
     return app
 
 
-@STORES
 @pytest.mark.parametrize("replied", [True, False])
 async def test_a_request_goes_on_at_the_key_that_its_claim_names(scope: str, replied: bool) -> None:
     async with site(scope) as at:
@@ -115,7 +108,6 @@ async def test_a_request_goes_on_at_the_key_that_its_claim_names(scope: str, rep
             assert (await post(entry, Pay("a", 5, "b"), key="k2")).json() == "b"
 
 
-@STORES
 async def test_a_key_that_was_claimed_for_another_type_of_state_is_refused(scope: str) -> None:
     async with site(scope) as at:
         async with serving(at, keyed_by("purse")) as entry:
@@ -140,7 +132,6 @@ def telling_its_key(key: Key) -> App:
 
 
 @pytest.mark.parametrize("key", ["a", 7, UUID(int=7)])
-@STORES
 async def test_a_claimed_key_keeps_its_kind(scope: str, key: Key) -> None:
     async with site(scope) as at, serving(at, telling_its_key(key)) as entry:
         first = await post(entry, Pay("a", 5))
@@ -148,7 +139,6 @@ async def test_a_claimed_key_keeps_its_kind(scope: str, key: Key) -> None:
 
 
 @pytest.mark.parametrize("key", ["a", "i:7", 7, UUID(int=7)])
-@STORES
 async def test_a_request_whose_handler_has_another_key_by_now_goes_on_at_the_claimed_one(scope: str, key: Key) -> None:
     async with site(scope) as at:
         async with serving(at, telling_its_key(key)) as entry:

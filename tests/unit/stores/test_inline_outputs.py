@@ -80,7 +80,6 @@ async def test_a_state_that_another_worker_changed_is_read_again() -> None:
         assert await worker.state(Sum, "k0") == Sum(3) and counted.runs in (2, 3)
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_message_that_is_tried_again_sees_what_another_worker_has_changed(scope: str) -> None:
     app, seen, was_tried = App("adding"), list[int](), asyncio.Event()
 

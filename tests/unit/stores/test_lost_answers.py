@@ -8,10 +8,10 @@ import pytest
 
 from outbox import App, Reject, Worker, stored
 from outbox.stored import StateItem, state_key
+from tests.unit.messages import deliver, resubmit
 from tests.unit.stores.store_site import Add, Sum, adding, found, handled, site, swept
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_what_a_crash_left_unsent_is_sent_by_a_sweeper(scope: str) -> None:
     async with site(scope) as at:
         app = adding()
@@ -81,12 +81,9 @@ async def test_a_resubmission_whose_swap_is_unknown_is_not_refused_for_what_it_w
             total.n += message.n
 
         async with Worker(app, at) as worker:
-            await worker.send("adds", Add("a"), id="m1")
-            await worker.wait_idle()
+            await deliver(worker, "adds", Add("a"), id="m1")
             refuses[0], at.store.late = False, "swap"
-            await worker.resubmit("adds", "m1")
-            await worker.wait_idle()
+            await resubmit(worker, "adds", "m1")
             await at.store._store.write(at.store.on_its_way)  # it lands after all, and loses
-            await worker.send("adds", Add("a"), id="m2")
-            await worker.wait_idle()
+            await deliver(worker, "adds", Add("a"), id="m2")
             assert await worker.state(Sum, "a") == Sum(2) and await worker.dead_letters("adds") == []

@@ -14,14 +14,14 @@ from outbox.ports import Create, DocumentKey, Replace, Tag, Won
 from outbox.runtime.commit.marks import FULL_COUNT, Marks
 from outbox.runtime.start.plan import compile_app
 from outbox.stored import RECORD_PREFIX, Record, record_key
+from tests.unit.messages import deliver
 from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, site, swept
 
 
 async def send_apart(worker: Worker, count: int, keys: int = 1) -> None:
     """Send messages one after the other, each committed before the next is sent."""
     for number in range(count):
-        await worker.send("adds", Add(f"k{number % keys}"), id=f"m{number}")
-        await worker.wait_idle()
+        await deliver(worker, "adds", Add(f"k{number % keys}"), id=f"m{number}")
 
 
 async def pending(at: Site, key: str = "k0") -> int:
@@ -171,7 +171,6 @@ def remembering(name: str, retention: timedelta) -> App:
     return app
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_who_finishes_what_another_application_began_keeps_its_record_as_long(scope: str) -> None:
     long, short = remembering("long", timedelta(days=7)), remembering("short", timedelta(seconds=60))
 

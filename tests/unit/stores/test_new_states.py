@@ -13,6 +13,7 @@ import pytest
 from outbox import App, Context, Retries, Worker
 from outbox.guards import Breaker, Rate
 from outbox.runtime.commit.state_cache import NEW_COUNT_ENOUGH, NewStates
+from tests.unit.messages import deliver
 from tests.unit.stores.store_site import Add, Site, Sum, adding, site
 
 ENOUGH = NEW_COUNT_ENOUGH
@@ -30,8 +31,7 @@ async def used_to_new(at: Site, app: App) -> AsyncIterator[Worker]:
 async def each(worker: Worker, *keys: str, text: str = "") -> None:
     """Send a message for each key, and have it handled before the next is sent."""
     for key in keys:
-        await worker.send("adds", Add(key, text=text), id=f"{key}-{worker.handled_count}")
-        await worker.wait_idle()
+        await deliver(worker, "adds", Add(key, text=text), id=f"{key}-{worker.handled_count}")
 
 
 async def made(at: Site, *keys: str) -> None:

@@ -21,8 +21,6 @@ from outbox.runtime.work import Attempt, Work
 from outbox.testing import START_S, VirtualClock
 from tests.unit.stores.store_site import AtTheEnd, Seen, Step, Trail
 
-SCOPES = ("partition", "item")
-
 
 class Site:
     """Steps that are refused while they are `bad`, on a queue whose keys stop behind a dead letter."""
@@ -103,7 +101,6 @@ async def steps(worker: Worker, kind: type[Trail] | type[Seen] = Trail) -> list[
     return [] if found is None else found.steps
 
 
-@pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("operations", [AtTheEnd, own_operations])
 async def test_a_resubmitted_message_goes_ahead_of_its_successors(
     scope: str, operations: Callable[[Engine], BusOperations]
@@ -119,7 +116,6 @@ async def done(worker: Worker, count: int) -> bool:
     return len(await steps(worker)) == count
 
 
-@pytest.mark.parametrize("scope", SCOPES)
 async def test_a_resubmitted_message_that_is_refused_again_keeps_its_key_where_it_is(scope: str) -> None:
     async with stopped(scope) as (at, worker):
         await worker.resubmit("steps", "s1")
@@ -131,7 +127,6 @@ async def test_a_resubmitted_message_that_is_refused_again_keeps_its_key_where_i
         assert await steps(worker) == [0, 2, 3, 4]
 
 
-@pytest.mark.parametrize("scope", SCOPES)
 async def test_a_key_goes_on_only_when_every_handler_has_applied_what_it_stood_behind(scope: str) -> None:
     async with stopped(scope, both=True) as (at, worker):
         at.bad = {("seen", 1)}
@@ -145,7 +140,6 @@ async def test_a_key_goes_on_only_when_every_handler_has_applied_what_it_stood_b
         assert await steps(worker) == await steps(worker, Seen) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("scope", SCOPES)
 async def test_a_resubmission_that_cannot_be_reached_is_logged_and_not_overtaken(
     scope: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -162,7 +156,6 @@ async def test_a_resubmission_that_cannot_be_reached_is_logged_and_not_overtaken
         assert "raise concurrency" in caplog.messages[-1] and vars(caplog.records[-1])["id"] == "s1"
 
 
-@pytest.mark.parametrize("scope", SCOPES)
 async def test_what_is_resubmitted_is_noted_with_its_body_apart_where_a_document_could_not_hold_it(scope: str) -> None:
     clock, body = VirtualClock(START_S), b'{"key":"a","n":1}' + 900_000 * b" "
     async with Engine.in_memory(clock=clock) as engine:
@@ -188,7 +181,6 @@ async def test_what_is_resubmitted_is_noted_with_its_body_apart_where_a_document
             assert await steps(worker) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("has_time", [True, False])
 async def test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time(scope: str, has_time: bool) -> None:
     async with stopped(scope) as (at, _):
@@ -206,7 +198,6 @@ async def test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time(sco
         assert stop.again.created_ms == (dead_letter.message.created_ms or dead_letter.enqueued_ms) < at.engine.now_ms()
 
 
-@pytest.mark.parametrize("scope", SCOPES)
 async def test_an_earlier_attempt_that_comes_once_more_does_not_undo_a_resubmission(scope: str) -> None:
     async with stopped(scope) as (at, worker):
         (dead_letter,) = await at.ports().operations.dead_letters("steps")

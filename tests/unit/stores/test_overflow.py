@@ -39,7 +39,6 @@ async def announcements(at: Site, partition: str = "Sum:a") -> list[str]:
     return [id for id in await at.documents(partition) if id.startswith(OVERFLOW_PREFIX)]
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_the_blob_of_an_attempt_that_lost_is_collected(scope: str) -> None:
     async with site(scope) as at:
         at.store.late = "commit" if scope == "partition" else "stage"
@@ -57,7 +56,6 @@ async def test_the_blob_of_an_attempt_that_lost_is_collected(scope: str) -> None
         assert at.engine.broker.queue("told").counts()["active"] == 20
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_the_blob_of_a_crashed_attempt_stays_while_that_may_still_land(scope: str) -> None:
     async with site(scope) as at:
         at.store.refused = "commit" if scope == "partition" else "stage"
@@ -251,7 +249,6 @@ async def test_a_missing_blob_is_reported_only_where_a_document_still_names_it(
         assert ("restore the blob" in caplog.text) == (what == "names it")
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_outputs_that_are_gone_before_they_have_left_are_reported(
     scope: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -89,7 +89,6 @@ def test_so_many_keys_are_metered_and_no_more() -> None:
     assert len(fullness._meters) == KEY_COUNT_MAX and fullness.fullest()[0] == "Sum:busy"
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 @pytest.mark.parametrize("limit_bytes", [0, 1 << 20])
 async def test_a_worker_reports_which_key_is_the_fullest(scope: str, limit_bytes: int) -> None:
     async with site(scope) as at:

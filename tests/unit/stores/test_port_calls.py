@@ -12,15 +12,11 @@ from outbox import App, Engine, Retries, Worker, stored
 from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Scalar
-from outbox.ports import (
-    Backend,
-    Create,
-    DocumentKey,
-    StoreCapabilities,
-)
+from outbox.ports import Backend, Create, DocumentKey, StoreCapabilities
 from outbox.runtime.commit.state_cache import CachedState, StateCache
 from outbox.stored import Record, StateItem, state_key
 from outbox.testing import START_S, VirtualClock
+from tests.unit.messages import deliver, deliver_raw
 from tests.unit.stores.store_site import Add, Sum, adding, found, handled, site, slow_first_blob
 
 Scope = Literal["engine", "partition", "item"]
@@ -46,8 +42,7 @@ async def test_a_warm_key_is_not_read_again() -> None:
         worker = Worker(adding(), at)
         async with worker:
             for number in range(5):
-                await worker.send("adds", Add("a"), id=f"m{number}")
-                await worker.wait_idle()
+                await deliver(worker, "adds", Add("a"), id=f"m{number}")
         assert at.store.calls["read"] == 3 and at.store.calls["commit"] == 5
 
 
@@ -59,7 +54,6 @@ async def test_more_messages_than_a_batch_holds_are_several_batches() -> None:
         assert at.store.calls["commit"] == 4  # four records and the state in each
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_message_that_comes_twice_in_one_batch_acts_once(scope: str) -> None:
     async with site(scope) as at:
         worker = await handled(at, adding(), Add("a", 5), Add("a", 2), again=True)
@@ -79,7 +73,6 @@ async def test_a_deleted_state_leaves_a_tombstone_that_partition_scope_lets_expi
         assert (await at.document("Sum:a", "state") is not None) == is_kept
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_foreign_document_delays_its_messages_and_stops_no_other(scope: str) -> None:
     async with site(scope) as at:
         await EngineStore(at.engine.core, at.engine.documents).write(
@@ -112,7 +105,6 @@ async def test_two_workers_at_once_add_up(scope: str = "partition") -> None:
         assert len({task.message.identity for task in at.engine.broker.queue("told").tasks.values()}) == 60
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_another_payload_does_not_pass_as_a_resubmission(scope: str) -> None:
     async with site(scope) as at:
         worker = await handled(at, adding(), Add("a", text="reject"))
@@ -120,13 +112,11 @@ async def test_another_payload_does_not_pass_as_a_resubmission(scope: str) -> No
         async with worker:
             pass
         async with Worker(adding(), at) as again:
-            await again.send_raw("adds", b'{"key":"a","n":7,"text":""}', properties=properties)
-            await again.wait_idle()
+            await deliver_raw(again, "adds", b'{"key":"a","n":7,"text":""}', properties=properties)
             assert await again.state(Sum, "a") is None
             assert {dead_letter.reason for dead_letter in await again.dead_letters("adds")} == {"no", "payload-differs"}
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made(scope: str) -> None:
     async with site(scope) as at:
         app, runs = App("slow"), list[int]()
@@ -139,8 +129,7 @@ async def test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made(s
             total.n += 1
 
         async with Worker(app, at) as worker:
-            await worker.send("adds", Add("a"), id="m1")
-            await worker.wait_idle()
+            await deliver(worker, "adds", Add("a"), id="m1")
             assert await worker.state(Sum, "a") == Sum(1) and len(runs) == 2
         assert at.store.calls["commit"] + at.store.calls["swap"] == 1
 
@@ -173,7 +162,6 @@ def backend_of(engine: Engine, scope: Scope) -> Backend:
     return engine if scope == "engine" else NarrowEngine(engine, scope)
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing(scope: str) -> None:
     async with site(scope) as at:
         written = slow_first_blob(at)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from outbox import App, Context, Reject, Retry, Worker
+from tests.unit.messages import deliver
 from tests.unit.stores.store_site import Site, site
 
-SCOPES = ["partition", "item"]
 HALF = 1_100_000
 
 
@@ -53,12 +53,10 @@ def clearing() -> App:
     return app
 
 
-@pytest.mark.parametrize("scope", SCOPES)
 async def test_what_was_too_large_over_one_state_is_run_again_over_another(scope: str) -> None:
     gate, seen = asyncio.Event(), list[int]()
     async with site(scope) as at, Worker(writing(gate, seen), at) as writer, Worker(clearing(), at) as clearer:
-        await writer.send("writes", Write("a", HALF), id="1")
-        await writer.wait_idle()
+        await deliver(writer, "writes", Write("a", HALF), id="1")
         await writer.send("writes", Write("a", HALF), id="2")
         await until(lambda: len(seen) == 2)
         await clearer.send("clears", Clear("a"), id="c")
@@ -127,7 +125,6 @@ async def pushed_late(at: Site, app: App, message: Ship, *, workers: int) -> Non
 
 
 @pytest.mark.parametrize("ordering", ["unordered", "per_key"])
-@pytest.mark.parametrize("scope", SCOPES)
 async def test_a_handler_that_waits_for_its_own_effect_is_done(scope: str, ordering: str) -> None:
     runs: list[int] = []
     async with site(scope) as at:
@@ -136,7 +133,6 @@ async def test_a_handler_that_waits_for_its_own_effect_is_done(scope: str, order
         assert not at.engine.broker.queue("ships").tasks
 
 
-@pytest.mark.parametrize("scope", SCOPES)
 async def test_a_worker_that_cannot_push_runs_no_message_again_and_writes_no_other_blob(scope: str) -> None:
     runs: list[int] = []
     async with site(scope) as at:
@@ -188,7 +184,6 @@ def both(first: str) -> App:
 
 
 @pytest.mark.parametrize("first", ["strict", "lax"])
-@pytest.mark.parametrize("scope", SCOPES)
 async def test_a_key_stops_behind_a_message_that_any_of_its_handlers_stops_for(scope: str, first: str) -> None:
     async with site(scope) as at, Worker(both(first), at) as worker:
         for n in range(4):

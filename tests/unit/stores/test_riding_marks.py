@@ -17,6 +17,7 @@ from outbox.ports import Create, Delete, DocumentKey, Lost, Tag, Won, Write
 from outbox.runtime.commit.marks import Marks
 from outbox.runtime.start.plan import compile_app
 from outbox.stored import Record
+from tests.unit.messages import deliver
 from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, site, swept
 from tests.unit.stores.test_marks import pending, send_apart
 
@@ -51,8 +52,7 @@ async def lingering(at: Site, app: App, *, together: int = 0) -> AsyncIterator[W
 
 
 async def add_one(worker: Worker, id: str) -> None:
-    await worker.send("adds", Add("k0"), id=id)
-    await worker.wait_idle()
+    await deliver(worker, "adds", Add("k0"), id=id)
 
 
 async def test_a_mark_rides_in_the_next_batch_of_its_key() -> None:

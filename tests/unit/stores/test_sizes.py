@@ -10,16 +10,12 @@ from outbox import App, Client, Reject, Worker
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.errors import CorruptRecord, Throttled
 from outbox.message import Message
-from outbox.ports import (
-    Output,
-    StoreCapabilities,
-)
+from outbox.ports import Output, StoreCapabilities
 from outbox.runtime.commit import overflow
 from outbox.stored import Record
 from tests.unit.stores.store_site import Add, Sum, adding, handled, site
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_outputs_that_do_not_fit_lie_in_a_blob_until_they_have_left(scope: str) -> None:
     async with site(scope) as at:
         await handled(at, adding(), Add("a", text="shout"))
@@ -29,7 +25,6 @@ async def test_outputs_that_do_not_fit_lie_in_a_blob_until_they_have_left(scope:
         assert names == []
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_blob_that_cannot_be_deleted_holds_up_no_handler(scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(name: str) -> None:
         raise Throttled(f"{name}: not now")
@@ -41,7 +36,6 @@ async def test_a_blob_that_cannot_be_deleted_holds_up_no_handler(scope: str, mon
         assert at.engine.broker.queue("told").counts()["active"] == 21
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_state_that_is_too_large_refuses_its_message_and_stays_as_it_was(scope: str) -> None:
     async with site(scope) as at:
         worker = await handled(at, adding(), Add("a", 5))
@@ -83,7 +77,6 @@ def growing(seen: list[str]) -> App:
     return app
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 @pytest.mark.parametrize("spare", [800, 600, 400])
 async def test_a_state_at_the_limit_leaves_room_for_what_is_refused_next(scope: str, spare: int) -> None:
     seen: list[str] = []
@@ -114,7 +107,6 @@ async def test_a_state_that_is_written_with_a_refusal_leaves_room_for_the_next()
             assert dead_letters == {"large": "oversize", "refused": "no"} and await worker.state(Sum, "a") is None
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_refusal_that_does_not_fit_is_cut_to_its_reason(scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr("outbox.runtime.commit.overflow.REFUSAL_BYTES_MAX", 0)  # as it was before room was left

@@ -19,6 +19,7 @@ from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.store_operations import operations_over
 from outbox.stored import Record, Staged, encode, staged_key
 from outbox.testing import START_S, VirtualClock
+from tests.unit.messages import deliver
 from tests.unit.runtime.purse import Pay
 from tests.unit.stores.http_site import post, serving, settled
 from tests.unit.stores.store_site import Add, Mute, Step, Sum, Trail, adding, swept
@@ -54,8 +55,7 @@ async def apart() -> AsyncIterator[Apart]:
 
 async def test_nothing_but_states_lies_with_the_states() -> None:
     async with apart() as at, Worker(adding(), at) as worker:
-        await worker.send("adds", Add("a"), id="m1")
-        await worker.wait_idle()
+        await deliver(worker, "adds", Add("a"), id="m1")
         assert await worker.state(Sum, "a") == Sum(1)
         assert kinds(at.states) == {"state"}
         assert kinds(at.engine) == {"done", "handlers", "retention"}

@@ -57,7 +57,6 @@ async def test_each_document_lives_as_long_as_it_is_needed(scope: str, what: str
     assert written == {tag: {ttl_s} for tag, ttl_s in WRITTEN[scope, what].items()}
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_count_of_failures_lives_as_long_as_a_record(scope: str) -> None:
     async with site(scope) as at:
         protocol: Any = protocol_of(at, adding())

@@ -11,6 +11,7 @@ from outbox import App, Engine, Retries
 from outbox.streams import HandlerFailed, Ingest, Inputs, OrderedLog, Pipeline, Position, Processor, Step
 from outbox.testing import Harness
 from outbox.verify import Faults
+from tests.unit.messages import deliver
 
 
 @dataclass
@@ -260,8 +261,7 @@ async def test_a_queue_goes_through_a_log_to_a_handler_each_message_once(seed: i
 async def test_an_ingest_without_an_application_has_its_queue() -> None:
     log = OrderedLog("orders", ELSEWHERE, type=Number)
     async with Harness(streams=[Ingest("o", queue="inbox", type=Number, source=ELSEWHERE, log=log)]) as world:
-        await world.send("inbox", Number(1), id="o1")
-        await world.wait_idle()
+        await deliver(world, "inbox", Number(1), id="o1")
         assert await values(world, "orders") == [1]
 
 

@@ -25,15 +25,7 @@ from outbox.streams.horizon import Floor
 from outbox.streams.log_places import POLL_S_FIRST, ChangeWait, place_of
 from outbox.streams.plan import QueueOutput
 from outbox.streams.processor import LOOKS_MAX, PAUSE_S_MAX, Errors, log_recovery
-from outbox.streams.register import (
-    Out,
-    Register,
-    StateFull,
-    check_size,
-    check_state,
-    groups_of,
-    register_bytes_max,
-)
+from outbox.streams.register import Out, Register, StateFull, check_size, check_state, groups_of, register_bytes_max
 from outbox.streams.replica import Progress
 from outbox.streams.row import NotThere
 from outbox.streams.values import BLOB_BYTES_MAX, ENTRIES_MAX, whole

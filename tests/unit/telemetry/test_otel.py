@@ -26,6 +26,7 @@ from outbox.errors import OutcomeUnknown
 from outbox.http_entry import HttpEntry
 from outbox.otel import Open, Telemetry, current_traceparent
 from outbox.ports import Backend, Output, StorePorts
+from tests.unit.messages import deliver
 
 Scope = Literal["engine", "partition", "item"]
 every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
@@ -180,8 +181,7 @@ async def test_a_refusal_says_its_reason(engine: Engine, site: Site, scope: Scop
     telemetry = site.telemetry(app)
     backend = telemetry.traced(backend_of(engine, scope))
     async with Worker(app, backend, counts=telemetry.counts) as worker:
-        await worker.send("shipments", Order("o1", -1), id="o1")
-        await worker.wait_idle()
+        await deliver(worker, "shipments", Order("o1", -1), id="o1")
     [ship] = site.named("process shipments")
     attributes: Any = ship.attributes
     assert (attributes["outbox.settled"], attributes["outbox.reason"]) == ("dead-letter", "below zero")
@@ -245,8 +245,7 @@ async def test_what_another_process_sends_is_below_the_attempt_that_committed_it
     ports: Any = backend_of(engine, scope).ports()
     backend = telemetry.traced(Behind(ports, Lossy(ports, failures=7)))
     async with Worker(app, backend, counts=telemetry.counts) as worker:
-        await worker.send("orders", Order("o1"), id="o1")
-        await worker.wait_idle()
+        await deliver(worker, "orders", Order("o1"), id="o1")
     [order], [reserve] = site.named("process orders"), site.named("process reservations")
     assert parent_of(reserve) == id_of(order) and len(traces(site)) == 1
     assert telemetry.counts.failed_sends == 7
@@ -317,8 +316,7 @@ async def test_without_traced_ports_an_attempt_ends_with_its_handler(engine: Eng
     app = shop([])
     telemetry = site.telemetry(app)
     async with Worker(app, engine, counts=telemetry.counts) as worker:
-        await worker.send("orders", Order("o1"), id="o1")
-        await worker.wait_idle()
+        await deliver(worker, "orders", Order("o1"), id="o1")
     assert [span.name for span in site.named("process")] == [
         "process orders",
         "process reservations",

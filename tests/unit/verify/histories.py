@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from outbox.verify.guarantees import check
 from outbox.verify.recorded.events import (
     Buried,
     Change,
@@ -25,6 +26,7 @@ from outbox.verify.recorded.events import (
     Tally,
     Unknown,
 )
+from outbox.verify.recorded.verdict import Finding
 
 IN, NEXT, OUT = "transfers", "deposits", "ledger"
 
@@ -200,3 +202,10 @@ def changed(events: list[Event], index: int, **fields: object) -> list[Event]:
 def inserted(events: list[Event], index: int, *fresh: Event) -> list[Event]:
     """The history with events put before the one at `index`."""
     return [*events[:index], *fresh, *events[index:]]
+
+
+def first(events: list[Event], *, alone: bool = False) -> Finding:
+    """The first finding, which there must be."""
+    verdict = check(events, alone=alone)
+    assert not verdict.ok, verdict.text
+    return verdict.findings[0]

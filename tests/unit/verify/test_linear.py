@@ -26,27 +26,9 @@ from outbox.verify.recorded.events import (
     Result,
     Seen,
 )
-from outbox.verify.recorded.verdict import Finding
-from tests.unit.verify.histories import (
-    IN,
-    NEXT,
-    OUT,
-    answer_to,
-    calm,
-    changed,
-    committed,
-    inserted,
-    made,
-)
+from tests.unit.verify.histories import IN, NEXT, OUT, answer_to, calm, changed, committed, first, inserted, made
 
 Seeds = st.integers(0, 1 << 30)
-
-
-def first(events: list[Event], *, alone: bool = False) -> Finding:
-    """The first finding, which there must be."""
-    verdict = check(events, alone=alone)
-    assert not verdict.ok, verdict.text
-    return verdict.findings[0]
 
 
 @settings(max_examples=300, deadline=None)

@@ -27,21 +27,7 @@ from outbox.verify.recorded.events import (
     Tally,
     Unknown,
 )
-from outbox.verify.recorded.verdict import Finding
-from tests.unit.verify.histories import (
-    IN,
-    NEXT,
-    calm,
-    changed,
-)
-
-
-def first(events: list[Event], *, alone: bool = False) -> Finding:
-    """The first finding, which there must be."""
-    verdict = check(events, alone=alone)
-    assert not verdict.ok, verdict.text
-    return verdict.findings[0]
-
+from tests.unit.verify.histories import IN, NEXT, calm, changed, first
 
 # Answers that never came
 

@@ -23,23 +23,8 @@ from outbox.verify.recorded.events import (
     Settled,
     Unknown,
 )
-from outbox.verify.recorded.verdict import Finding, Findings
-from tests.unit.verify.histories import (
-    IN,
-    NEXT,
-    OUT,
-    calm,
-    changed,
-    inserted,
-)
-
-
-def first(events: list[Event], *, alone: bool = False) -> Finding:
-    """The first finding, which there must be."""
-    verdict = check(events, alone=alone)
-    assert not verdict.ok, verdict.text
-    return verdict.findings[0]
-
+from outbox.verify.recorded.verdict import Findings
+from tests.unit.verify.histories import IN, NEXT, OUT, calm, changed, first, inserted
 
 # Stores and buses apart
 

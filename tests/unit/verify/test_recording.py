@@ -23,18 +23,7 @@ from outbox.engine_commit import WAITING, WAITING_ATTEMPT, DeadLettering, Postpo
 from outbox.errors import OutcomeUnknown, Throttled, UnknownDestination
 from outbox.message import Message
 from outbox.ops.host.audit import Audit, dead, tallies
-from outbox.ports import (
-    Backend,
-    Commit,
-    Conflict,
-    Delivery,
-    Journal,
-    Marker,
-    Output,
-    Ports,
-    Settle,
-    StateDocument,
-)
+from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Marker, Output, Ports, Settle, StateDocument
 from outbox.retries import Retries
 from outbox.verify.guarantees import check
 from outbox.verify.history import History

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from outbox.engine.engine import Engine
-from outbox.ports import Create, Document, DocumentKey, Lost, Session, StateStore, Won, Write
+from outbox.ports import Create, DocumentKey, Lost, Won, Write
 from outbox.streams import Emit, NotDeterministic, OrderedLog, Pipeline, Position
 from outbox.streams.cells import Cell
 from outbox.streams.log_places import Place
@@ -23,6 +23,7 @@ from outbox.verify.recorded.definitions import QUIESCE, decide, went, words_of
 from outbox.verify.recorded.streams import recorded_log, recorded_pipeline, rows_of
 from outbox.verify.recorded.verdict import EXACTLY_ONCE, RECOVERABLE
 from tests.unit.streams.pipeline.counting import Counting, expected
+from tests.unit.verify.lying import Lying
 from tests.unit.verify.test_words import WINDOW
 
 COUNTING = "tests.unit.streams.pipeline.counting:Counting"
@@ -153,22 +154,6 @@ async def test_an_operator_that_is_not_pure_is_found_in_the_history_as_well() ->
             await running.tasks[1]
     first = check(history).first(EXACTLY_ONCE)
     assert first is not None and first.what == "attempts differ" and RECOVERABLE in first.breaks
-
-
-@dataclass(eq=False)
-class Lying:
-    """A store that hands everything on; liars change one thing."""
-
-    store: StateStore
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
-
-    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
-        return await self.store.read(key, session=session)
-
-    async def write(self, operations: Sequence[Write]) -> Won | Lost:
-        return await self.store.write(operations)
 
 
 @dataclass(eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,12 +12,13 @@ import pytest
 from outbox import App, Context, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown
-from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, StorePorts, Won, Write
+from outbox.ports import Create, Lost, Replace, StateStore, StorePorts, Won, Write
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
 from outbox.verify.recorded.recording import recorded
 from outbox.verify.recorded.verdict import Verdict
 from tests.unit.messages import Transfer
+from tests.unit.verify.lying import Lying
 
 Scope = Literal["partition", "item"]
 app = App("bank")
@@ -89,40 +90,16 @@ async def test_the_store_protocols_are_judged_sound(scope: Scope, workers: int) 
     assert counts.changes > 0 and counts.pushes >= 38
 
 
-class Wrapped:
-    """A store that may do something else than it says."""
-
-    def __init__(self, store: StateStore) -> None:
-        self._store = store
-
-    @property
-    def capabilities(self):  # type: ignore[no-untyped-def]  # that of the store
-        return self._store.capabilities
-
-    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
-        return await self._store.read(key, session=session)
-
-    async def write(self, operations: Sequence[Write]) -> Won | Lost:
-        return await self._store.write(operations)
-
-    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
-        return self._store.scan(partition, prefix=prefix)
-
-    def unfinished(self) -> AsyncIterator[Document]:
-        return self._store.unfinished()
-
-
-class Doubtful(Wrapped):
+@dataclass(eq=False)
+class Doubtful(Lying):
     """Its answers get lost."""
 
-    def __init__(self, store: StateStore, seed: int) -> None:
-        super().__init__(store)
-        self._chance = random.Random(seed)
+    _chance: random.Random
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         if self._chance.random() < 0.1:
             raise OutcomeUnknown("the request is lost")
-        answer = await self._store.write(operations)
+        answer = await self.store.write(operations)
         if self._chance.random() < 0.1:
             raise OutcomeUnknown("the answer is lost")
         return answer
@@ -131,12 +108,12 @@ class Doubtful(Wrapped):
 @pytest.mark.parametrize("scope", ["partition", "item"])
 @pytest.mark.parametrize("seed", range(4))
 async def test_writes_whose_answer_was_lost_are_decided_by_what_followed(scope: Scope, seed: int) -> None:
-    verdict = await judged(scope, lambda store: Doubtful(store, seed), workers=2)
+    verdict = await judged(scope, lambda store: Doubtful(store, random.Random(seed)), workers=2)
     assert verdict.ok, verdict.text
     assert verdict.counts.optional > 0 and verdict.counts.applied == 38
 
 
-class Forgetful(Wrapped):
+class Forgetful(Lying):
     """Acknowledges the second write of a state without keeping it."""
 
     done = False
@@ -146,20 +123,20 @@ class Forgetful(Wrapped):
         if not self.done and kinds & {"state", "swap"} and any(isinstance(op, Replace) for op in operations):
             self.done = True
             return Won(tuple("1" for _ in operations))
-        return await self._store.write(operations)
+        return await self.store.write(operations)
 
 
-class Unconditional(Wrapped):
+class Unconditional(Lying):
     """Replaces whatever is there."""
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         blind: list[Write] = []
         for operation in operations:
-            found = await self._store.read(operation.key)
+            found = await self.store.read(operation.key)
             if found is not None and isinstance(operation, Create | Replace):
                 operation = Replace(operation.key, operation.body, found.version, operation.ttl_s, operation.tag)
             blind.append(operation)
-        return await self._store.write(blind)
+        return await self.store.write(blind)
 
 
 async def test_a_store_that_forgets_what_it_acknowledged_is_found_out() -> None:

@@ -27,6 +27,7 @@ from outbox.verify.recorded.events import Push
 from outbox.verify.recorded.recording import recorded
 from outbox.verify.recorded.streams import recorded_ingest, recorded_log, recorded_processor, rows_of
 from outbox.verify.recorded.verdict import Verdict
+from tests.unit.verify.lying import Lying
 
 ROUND_COUNT_MAX, STEP_COUNT_MAX = 400, 2_000
 
@@ -134,22 +135,6 @@ async def test_a_chain_of_processors_keeps_every_promise_under_faults(seed: int)
     assert verdict.ok, verdict.text
     assert verdict.counts.steps >= 8 and verdict.counts.outputs >= 6
     assert f"{verdict.counts.steps:,} steps" in verdict.text
-
-
-@dataclass(eq=False)
-class Lying:
-    """A store that hands everything on; liars change one thing."""
-
-    store: StateStore
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.store, name)
-
-    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
-        return await self.store.read(key, session=session)
-
-    async def write(self, operations: Sequence[Write]) -> Won | Lost:
-        return await self.store.write(operations)
 
 
 @dataclass(eq=False)

@@ -13,19 +13,7 @@ from outbox import App, Context, Engine, Reject, Worker
 from outbox.message import Message
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
-from outbox.verify.recorded.events import (
-    Change,
-    Claim,
-    Commit,
-    Delivered,
-    Ended,
-    Event,
-    Life,
-    Ok,
-    Quiesce,
-    Seen,
-    Whole,
-)
+from outbox.verify.recorded.events import Change, Claim, Commit, Delivered, Ended, Event, Life, Ok, Quiesce, Seen, Whole
 from outbox.verify.recorded.linear import Place, Redone, Serial
 from outbox.verify.recorded.recording import recorded
 from outbox.verify.recorded.rerun import rerun

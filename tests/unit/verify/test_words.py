@@ -8,16 +8,7 @@ import msgspec
 import pytest
 
 from outbox.errors import TooLarge
-from outbox.verify.recorded.definitions import (
-    FAIL,
-    QUIESCE,
-    Symbol,
-    System,
-    came,
-    decide,
-    went,
-    words_of,
-)
+from outbox.verify.recorded.definitions import FAIL, QUIESCE, Symbol, System, came, decide, went, words_of
 from outbox.verify.recorded.events import In, Left, Life, Quiesce, Result
 
 Answer = Iterable[tuple[Hashable, Sequence[Hashable]]]
