@@ -9,7 +9,6 @@ import pytest
 from outbox.engine.backend.operations import dead_letters
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
-from outbox.errors import UnknownDestination
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock
 
@@ -92,11 +91,6 @@ def test_one_that_is_restored_while_all_are_listed_is_left_out(engine: Engine) -
     assert [dead.sequence for dead in listed] == [numbers[2]]
 
 
-def test_of_an_unknown_queue_none_are_listed_as_if_it_were_empty(engine: Engine) -> None:
-    with pytest.raises(UnknownDestination):
-        list(engine.dead_letters.set_aside_of("nowhere"))
-
-
 async def test_who_waits_for_dead_letters_is_woken_by_one_that_is_restored(engine: Engine) -> None:
     [number] = refused(engine)
     set_aside(engine, "q", number)
@@ -120,13 +114,4 @@ async def test_who_waits_behind_a_dead_letter_is_woken_when_it_is_discarded(engi
         engine.dead_letters.discard("k", dead.sequence)
     else:
         set_aside(engine, "k", dead.sequence)
-    assert await asyncio.wait_for(waiting, 5)
-
-
-async def test_who_waits_for_a_queue_is_woken_by_a_resubmission(engine: Engine) -> None:
-    [number] = refused(engine)
-    waiting = asyncio.create_task(engine.broker.wait_any(["q"], 60))
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    engine.dead_letters.resubmit("q", number)
     assert await asyncio.wait_for(waiting, 5)

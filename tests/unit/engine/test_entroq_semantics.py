@@ -62,14 +62,6 @@ def everything(engine: Engine) -> object:
     return repr(tasks), repr(documents)
 
 
-def test_a_claim_takes_only_what_has_arrived(engine: Engine) -> None:
-    """README, Claims: the arrival time is in the past."""
-    insert(engine, due_ms=engine.now_ms() + 1_000)
-    assert engine.broker.claim("in", 9) == []
-    later(engine, 1)
-    assert len(engine.broker.claim("in", 9)) == 1
-
-
 def test_a_claim_gives_a_new_version_and_takes_the_task_from_others_for_a_time(engine: Engine) -> None:
     """README, Claims: version and arrival time change at once."""
     task = insert(engine)
@@ -81,38 +73,6 @@ def test_a_claim_gives_a_new_version_and_takes_the_task_from_others_for_a_time(e
     assert modify(engine, depends=[at(task, inserted)]) is None
     later(engine, LOCK_S)
     assert len(engine.broker.claim("in", 1)) == 1
-
-
-def test_a_claim_of_an_empty_queue_is_none_and_not_an_error(engine: Engine) -> None:
-    """README, Claims: `TryClaim` gives nothing."""
-    assert engine.broker.claim("in", 1) == []
-
-
-@pytest.mark.parametrize("is_slow_first", [True, False])
-def test_of_an_early_and_slow_and_a_late_and_quick_claimant_one_commits(engine: Engine, is_slow_first: bool) -> None:
-    """README, Commit Once, Maybe Work Twice: the earlier claim's version is not there any more, whoever is first."""
-    insert(engine)
-    (early,) = engine.broker.claim("in", 1)
-    later(engine, LOCK_S)
-    (late,) = engine.broker.claim("in", 1)
-    if not is_slow_first:
-        engine.broker.settle(late.token, Settlement.COMPLETE)
-    with pytest.raises(LockLost):
-        engine.broker.settle(early.token, Settlement.COMPLETE)
-    if is_slow_first:
-        engine.broker.settle(late.token, Settlement.COMPLETE)
-    assert not engine.broker.queue("in").tasks
-
-
-def test_a_renewed_claim_outlives_its_first_end(engine: Engine) -> None:
-    """README, Claims: the claimant renews until it is done."""
-    insert(engine)
-    (held,) = engine.broker.claim("in", 1)
-    for _ in range(3):
-        later(engine, LOCK_S * 0.75)
-        engine.broker.renew(held.token)
-        assert engine.broker.claim("in", 1) == []
-    engine.broker.settle(held.token, Settlement.COMPLETE)
 
 
 WRONG: dict[str, dict[str, Any]] = {

@@ -61,14 +61,6 @@ def test_each_message_expires_at_its_own_millisecond(clock: VirtualClock, ticks:
     assert [task.sequence for task in engine.broker.peek(DEAD, 0, 9)] == [1, 2, 3]
 
 
-def test_an_expired_message_is_not_delivered_even_before_the_clock_is_read(clock: VirtualClock) -> None:
-    engine = engine_of(clock)
-    engine.broker.send("q", [message(1), message()])
-    clock.seconds += 2
-    assert [claim.sequence for claim in engine.broker.claim("q", 9)] == [2]
-    assert len(engine.broker.peek(DEAD, 0, 9)) == 1
-
-
 def test_an_expired_message_that_was_delivered_before_is_not_delivered_alone_either(clock: VirtualClock) -> None:
     engine = engine_of(clock, lock_s=1)
     engine.broker.send("q", [message(5)])

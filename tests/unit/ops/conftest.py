@@ -16,6 +16,7 @@ from outbox.ops.values.requests import Admin
 from outbox.retries import Reject
 from outbox.worker import Worker
 from tests.unit.ops.operators import operator
+from tests.unit.stores.store_site import Site, site
 
 app = App("bank")
 app.queue("ledger", "per_key")
@@ -106,3 +107,10 @@ def cli(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
         return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+async def at() -> AsyncIterator[Site]:
+    """A store and a bus that are watched, of partition scope."""
+    async with site() as at:
+        yield at

@@ -15,7 +15,7 @@ import pytest
 from outbox import App, Client, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
-from outbox.errors import OutcomeUnknown, Refused, UnknownDestination
+from outbox.errors import OutcomeUnknown, Refused
 from outbox.message import Message
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.values.dead_letters import (
@@ -171,14 +171,6 @@ async def test_what_is_discarded_restored_and_discarded_again_is_kept_once(site:
         assert (await site.ids(), await site.kept()) == ([], ["a1"])
         await site.admin.ask(Restore("orders", "a1"))
         assert (await site.ids(), await site.kept()) == (["a1"], [])
-
-
-async def test_an_unknown_queue_is_named(engine: Engine) -> None:
-    admin = EngineAdmin(engine)
-    with pytest.raises(UnknownDestination):
-        await admin.ask(ListDiscarded("nowhere"))
-    with pytest.raises(UnknownDestination):
-        await admin.ask(Restore("nowhere", None))
 
 
 async def test_filters_mean_a_handler_and_an_exception(site: Site) -> None:

@@ -108,12 +108,7 @@ SITUATIONS = (
         "queue peek charges",
         ("charge-2", "next try in", "the breaker payments is open"),
     ),
-    Situation(
-        "a rate that holds messages back",
-        None,
-        "status",
-        ("rate the printer: open", "wait for their place"),
-    ),
+    Situation("a rate that holds messages back", None, "status", ("rate the printer: open", "wait for their place")),
     Situation("a message that a rate holds back", None, "queue peek letters", ("next try in", "the printer")),
     Situation(
         "what became of a queue's messages",

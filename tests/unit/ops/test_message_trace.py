@@ -283,31 +283,27 @@ async def test_over_a_store_an_output_that_has_not_left_is_a_hop_too(scope: str)
         assert shape(tree(below, depth_max=5, width_max=5))[-1] == (0, "pending", "told", "")
 
 
-async def test_over_a_store_the_record_of_another_queue_is_found_by_the_body_in_sight() -> None:
-    async with site() as at:
-        await site_handled(at, adding(), Add("a", 5))
+async def test_over_a_store_the_record_of_another_queue_is_found_by_the_body_in_sight(at: Site) -> None:
+    await site_handled(at, adding(), Add("a", 5))
 
-        async def waiting(queue: str, **_: Any) -> tuple[list[Any], int]:
-            message = Message(body=b'{"key": "a", "n": 5}', outbox_id="m0")
-            return [
-                HeldMessage(sequence=7, message=message, status="active", enqueued_ms=0)
-            ] if queue == "told" else [], 0
+    async def waiting(queue: str, **_: Any) -> tuple[list[Any], int]:
+        message = Message(body=b'{"key": "a", "n": 5}', outbox_id="m0")
+        return [HeldMessage(sequence=7, message=message, status="active", enqueued_ms=0)] if queue == "told" else [], 0
 
-        trail = await find_trail(over(at, waiting, ["adds", "told"]), FindTrail("m0"))
-        assert {(fact.place, fact.queue) for fact in trail.facts} == {("waiting", "told"), ("applied", "adds")}
+    trail = await find_trail(over(at, waiting, ["adds", "told"]), FindTrail("m0"))
+    assert {(fact.place, fact.queue) for fact in trail.facts} == {("waiting", "told"), ("applied", "adds")}
 
 
-async def test_over_a_store_another_key_finds_no_record() -> None:
-    async with site() as at:
-        await site_handled(at, adding(), Add("a", 5))
+async def test_over_a_store_another_key_finds_no_record(at: Site) -> None:
+    await site_handled(at, adding(), Add("a", 5))
 
-        async def nothing(queue: str, **_: Any) -> tuple[list[Any], int]:
-            return [], 0
+    async def nothing(queue: str, **_: Any) -> tuple[list[Any], int]:
+        return [], 0
 
-        for key, count in (("a", 1), ("b", 0), ("", 0)):
-            trail = await find_trail(over(at, nothing, []), FindTrail("m0", key=key))
-            assert len([fact for fact in trail.facts if fact.known_by == "record"]) == count, key
-            assert any("--key names the key" in note for note in trail.notes)
+    for key, count in (("a", 1), ("b", 0), ("", 0)):
+        trail = await find_trail(over(at, nothing, []), FindTrail("m0", key=key))
+        assert len([fact for fact in trail.facts if fact.known_by == "record"]) == count, key
+        assert any("--key names the key" in note for note in trail.notes)
 
 
 def test_the_command_prints_a_tree_and_a_history_knows_what_the_engine_forgot(

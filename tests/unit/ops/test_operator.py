@@ -12,7 +12,7 @@ import pytest
 
 from outbox.app import App
 from outbox.engine.entities import dead_letter_path
-from outbox.errors import EngineStopped, Refused, TooLarge, UnknownDestination
+from outbox.errors import EngineStopped, Refused, TooLarge
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ops.admins.engine import EngineAdmin
@@ -65,11 +65,6 @@ async def test_what_is_sent_is_durable_when_send_returns(bank: Any, admin: Admin
     assert bank.engine.log.synced == bank.engine.log.appended
 
 
-async def test_a_topic_feeds_its_subscriptions(bank: Any, admin: Admin) -> None:
-    await admin.ask(Send("news", [message()]))
-    assert (await admin.ask(ReadStatus())).queues["news/Subscriptions/audit"].active == 1
-
-
 async def test_white_space_does_not_make_another_message(bank: Any, admin: Admin) -> None:
     await admin.ask(Send("deposits", [message("a", '{ "account" : "x",\n "amount": 1.50 }'), message("b", '"é"')]))
     assert [task.message.body for task in bank.engine.broker.peek("deposits", 0, 9)] == [
@@ -87,13 +82,6 @@ async def test_a_large_body_travels_as_a_claim_check(bank: Any, admin: Admin) ->
     assert raw(await admin.ask(ShowDeadLetter("deposits", "m1"))) == body.encode()
 
 
-async def test_an_unknown_queue_is_refused_with_those_there_are(bank: Any, admin: Admin) -> None:
-    with pytest.raises(UnknownDestination, match="'nope' does not exist; there are: deposits, ledger"):
-        await admin.ask(Send("nope", [message()]))
-    with pytest.raises(UnknownDestination, match="'nope'"):
-        await admin.ask(ListDeadLetters("nope"))
-
-
 @pytest.mark.parametrize("body", ['{"a": }', "", "[" * 5_000, '{"a": 1} x', "nan"])
 async def test_a_body_that_is_not_json_is_refused_and_sends_none_of_the_batch(
     bank: Any, admin: Admin, body: str
@@ -104,13 +92,6 @@ async def test_a_body_that_is_not_json_is_refused_and_sends_none_of_the_batch(
             await admin.ask(Send("deposits", bad))
     finally:
         assert bank.engine.broker.peek("deposits", 0, 9) == []
-
-
-async def test_an_ordered_queue_asks_for_a_key(bank: Any, admin: Admin) -> None:
-    with pytest.raises(Refused, match="m1 has none; give --key"):
-        await admin.ask(Send("ledger", [message()]))
-    await admin.ask(Send("ledger", [message(key="alice")]))
-    assert bank.engine.sessions.ids("ledger") == ["alice"]
 
 
 async def test_status_counts_what_is_there(bank: Any, admin: Admin) -> None:
@@ -170,13 +151,6 @@ async def test_an_export_holds_every_state_with_its_key(bank: Any, admin: Admin)
     assert await exported(admin, "Account") == lines
 
 
-async def test_a_type_that_no_state_has_is_refused_with_those_there_are(bank: Any, admin: Admin) -> None:
-    await bank.pay("alice", 1)
-    for ask in (admin.ask(ReadState("Acc", "alice")), exported(admin, "Acc")):
-        with pytest.raises(LookupError, match="no state is of type 'Acc'; there are: Account"):
-            await ask
-
-
 async def test_the_state_of_a_handler_is_known_before_there_is_one(bank: Any, admin: Admin) -> None:
     with pytest.raises(LookupError, match="there are: none yet"):
         await admin.ask(ReadState("Account", "alice"))
@@ -211,24 +185,6 @@ async def test_dead_letters_are_listed_in_pages_and_shown_with_their_body(bank: 
     letter = await admin.ask(ShowDeadLetter("deposits", "m1"))
     assert (letter.reason, letter.description, letter.type) == ("no such account", "by the test", "Deposit")
     assert raw(letter) == b'{"account":"alice","amount":5}'
-
-
-async def test_a_body_that_is_not_json_is_shown_as_what_it_is(bank: Any, admin: Admin) -> None:
-    await admin.ask(Send("deposits", [message("text"), message("bytes")]))
-    for task, body in zip(bank.engine.broker.peek("deposits", 0, 9), (b"hello {", b"\xff\xfe"), strict=True):
-        task.message = msgspec.structs.replace(task.message, body=body)
-    bank.bury("deposits", "undecodable")
-    assert (await admin.ask(ShowDeadLetter("deposits", "text"))).body_text == "hello {"
-    assert (await admin.ask(ShowDeadLetter("deposits", "bytes"))).body_base64 == "//4="
-
-
-async def test_resubmit_runs_one_again_as_a_new_attempt(bank: Any, admin: Admin) -> None:
-    await admin.ask(Send("deposits", [message("m1"), message("m2")]))
-    bank.bury("deposits", "later")
-    assert (await admin.ask(Resubmit("deposits", "m1"))).count == 1
-    (task,) = bank.engine.broker.peek("deposits", 0, 9)
-    assert (task.message.identity, task.message.attempt) == ("m1", 1)
-    assert [letter.id for letter in await admin.ask(ListDeadLetters("deposits"))] == ["m2"]
 
 
 async def test_an_edit_goes_with_another_body_and_says_what_it_replaces(bank: Any, admin: Admin) -> None:
@@ -328,12 +284,6 @@ async def test_all_means_all_without_a_receiver(bank: Any, admin: Admin) -> None
     assert (moved.count, moved.in_hand) == (3, 1)
     with pytest.raises(LookupError, match=r"no dead letter \d+ that is free"):
         await admin.ask(Discard("deposits", "m0"))
-
-
-async def test_a_dead_letter_that_is_not_there_is_said_to_be_missing(bank: Any, admin: Admin) -> None:
-    for move in (ShowDeadLetter, Resubmit, Discard):
-        with pytest.raises(LookupError, match="deposits has no dead letter 'm9'; list them"):
-            await admin.ask(move("deposits", "m9"))
 
 
 async def test_compaction_shrinks_the_log_and_keeps_the_state(bank: Any, admin: Admin) -> None:

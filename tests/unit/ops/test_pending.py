@@ -81,10 +81,9 @@ async def test_what_has_not_left_is_listed_and_leaves_by_hand(form: str) -> None
             await finish(store_site(at.ports()), Finish("no-such-tx"))
 
 
-async def test_nothing_is_touched_where_no_application_was() -> None:
-    async with site() as at:
-        with pytest.raises(Refused, match="no application has ever started"):
-            await finish(store_site(at.ports()), Finish(None))
+async def test_nothing_is_touched_where_no_application_was(at: Site) -> None:
+    with pytest.raises(Refused, match="no application has ever started"):
+        await finish(store_site(at.ports()), Finish(None))
 
 
 PUSHES = Record("tx1", b"f", 5_000, pending=True, outputs=(Output("q", 0, Message(body=b"{}", outbox_id="m-0")),))
@@ -101,48 +100,44 @@ CASES: list[tuple[DocumentKey, Any, str]] = [
 
 
 @pytest.mark.parametrize(("key", "item", "words"), CASES)
-async def test_other_forms_say_what_they_are(key: DocumentKey, item: Any, words: str) -> None:
-    async with site() as at:
-        await at.store.write([Create(key, stored.encode(item), tag=Tag("x"))])
-        [view] = await pending_in(at.ports())
-        assert (view.tx, words in view.why, view.document) == ("tx1", True, f"{key.partition}/{key.id}"), view
+async def test_other_forms_say_what_they_are(at: Site, key: DocumentKey, item: Any, words: str) -> None:
+    await at.store.write([Create(key, stored.encode(item), tag=Tag("x"))])
+    [view] = await pending_in(at.ports())
+    assert (view.tx, words in view.why, view.document) == ("tx1", True, f"{key.partition}/{key.id}"), view
 
 
-async def test_what_is_not_ours_is_named_and_left_alone() -> None:
-    async with site() as at:
-        await Worker(adding(), at).declare()
-        async with Worker(adding(), at):
-            pass
-        for id in ("inbox:00", "another"):
-            await at.store.write([Create(DocumentKey("p", id), b'{"pending": "x", "tx": 5}', tag=Tag("x"))])
-        views = await pending_in(at.ports())
-        assert all("is not of this framework" in view.why for view in views) and len(views) == 2
-        done = await finish(store_site(at.ports()), Finish(None))
-        assert (done.finished, done.left, len(done.troubles)) == (0, 2, 2)
+async def test_what_is_not_ours_is_named_and_left_alone(at: Site) -> None:
+    await Worker(adding(), at).declare()
+    async with Worker(adding(), at):
+        pass
+    for id in ("inbox:00", "another"):
+        await at.store.write([Create(DocumentKey("p", id), b'{"pending": "x", "tx": 5}', tag=Tag("x"))])
+    views = await pending_in(at.ports())
+    assert all("is not of this framework" in view.why for view in views) and len(views) == 2
+    done = await finish(store_site(at.ports()), Finish(None))
+    assert (done.finished, done.left, len(done.troubles)) == (0, 2, 2)
 
 
-async def test_a_list_ends_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_ends_at_a_limit(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "PENDING_COUNT_MAX", 3)
     monkeypatch.setattr(pending, "OUTPUTS_SHOWN_MAX", 1)
     other = Output("q", 0, Message(body=b"{}", outbox_id="m-1"))
     two = Record("tx1", b"f", 5_000, pending=True, outputs=(*PUSHES.outputs, other))
-    async with site() as at:
-        for n in range(5):
-            await at.store.write([Create(record_key("s", bytes([n])), stored.encode(two), tag=Tag("x"))])
-        found = await pending_in(at.ports())
-        assert len(found) == 3 and found[0].more == 1
-        assert [(each.id, each.destination) for each in found[0].outputs] == [("m-0", "q")]
+    for n in range(5):
+        await at.store.write([Create(record_key("s", bytes([n])), stored.encode(two), tag=Tag("x"))])
+    found = await pending_in(at.ports())
+    assert len(found) == 3 and found[0].more == 1
+    assert [(each.id, each.destination) for each in found[0].outputs] == [("m-0", "q")]
 
 
-async def test_a_prefix_of_several_transactions_finishes_none() -> None:
-    async with site() as at:
-        await Worker(adding(), at).declare()
-        for n in (1, 2):
-            record = Record(f"tx{n}", b"f", 5_000, pending=True, outputs=PUSHES.outputs)
-            await at.store.write([Create(record_key("s", bytes([n])), stored.encode(record), tag=Tag("x"))])
-        with pytest.raises(Refused, match="2 transactions begin with 'tx'"):
-            await finish(store_site(at.ports()), Finish("tx"))
-        assert len(await pending_in(at.ports())) == 2
+async def test_a_prefix_of_several_transactions_finishes_none(at: Site) -> None:
+    await Worker(adding(), at).declare()
+    for n in (1, 2):
+        record = Record(f"tx{n}", b"f", 5_000, pending=True, outputs=PUSHES.outputs)
+        await at.store.write([Create(record_key("s", bytes([n])), stored.encode(record), tag=Tag("x"))])
+    with pytest.raises(Refused, match="2 transactions begin with 'tx'"):
+        await finish(store_site(at.ports()), Finish("tx"))
+    assert len(await pending_in(at.ports())) == 2
 
 
 async def test_on_an_engine_nothing_is_pending(admin: Admin) -> None:

@@ -160,66 +160,38 @@ def expired(folder: Path) -> None:
 
 LATE_S = time.time()
 DAYS_40_S = 40 * 86_400
+WAITING = put("orders", raw(b"{}"))
+FAILING = sent("orders", ("m1", Order("a", "fail")))
+LATER = sent("orders", ("m1", Order("a")), after_s=3_600)
+REFUSED = sent("orders", ("m1", Order("a", "refuse")))
+TOO_OLD = sent("orders", ("m1", Order("a")), now_s=LATE_S, created=LATE_S - DAYS_40_S)
+BLOCKED = sent("ledger", ("m1", Order("a", "refuse")), ("m2", Order("a")))
+PAUSED = also(put("orders", raw(b"{}")), commanded("queue", "pause", "orders"))
+HANDLED = sent("orders", ("m1", Order("a")))
+FAR_BEHIND = sent("orders", ("m1", Order("a")), now_s=LATE_S - 399.5 * 86_400)
 SITUATIONS = (
-    Situation(
-        "nobody handles anything", put("orders", raw(b"{}")), "status", ("no host runs on this folder", "outbox run")
-    ),
-    Situation(
-        "a backlog without a host",
-        put("orders", raw(b"{}")),
-        "doctor",
-        ("no host runs, and 1 message wait", "outbox run"),
-    ),
-    Situation(
-        "a message that waits for its turn",
-        put("orders", raw(b"{}")),
-        "queue peek orders",
-        ("m1", "for a worker to take it"),
-    ),
+    Situation("nobody handles anything", WAITING, "status", ("no host runs on this folder", "outbox run")),
+    Situation("a backlog without a host", WAITING, "doctor", ("no host runs, and 1 message wait", "outbox run")),
+    Situation("a message that waits for its turn", WAITING, "queue peek orders", ("m1", "for a worker to take it")),
     Situation(
         "a handler that fails",
-        sent("orders", ("m1", Order("a", "fail"))),
+        FAILING,
         "queue peek orders",
         ("retrying", "next try in", "ConnectionError: the pricing service does not answer", "1 failed attempt"),
     ),
-    Situation(
-        "one message of them",
-        sent("orders", ("m1", Order("a", "fail"))),
-        "message show m1",
-        ("m1", "orders", "ConnectionError"),
-    ),
+    Situation("one message of them", FAILING, "message show m1", ("m1", "orders", "ConnectionError")),
     Situation(
         "a handler that asks for another delivery",
         sent("orders", ("m1", Order("a", "later"))),
         "queue peek orders",
         ("next try in", "the shelf is locked"),
     ),
+    Situation("a message for later", LATER, "schedule list orders", ("m1", "due in")),
+    Situation("a message for later, in its queue", LATER, "queue peek orders --state scheduled", ("m1", "due in")),
+    Situation("a handler that gives up", FAILING, "queue peek orders --state retrying", ("1 failed attempt",)),
+    Situation("a refusal", REFUSED, "dead-letters list", ("m1", "no such article")),
     Situation(
-        "a message for later",
-        sent("orders", ("m1", Order("a")), after_s=3_600),
-        "schedule list orders",
-        ("m1", "due in"),
-    ),
-    Situation(
-        "a message for later, in its queue",
-        sent("orders", ("m1", Order("a")), after_s=3_600),
-        "queue peek orders --state scheduled",
-        ("m1", "due in"),
-    ),
-    Situation(
-        "a handler that gives up",
-        sent("orders", ("m1", Order("a", "fail"))),
-        "queue peek orders --state retrying",
-        ("1 failed attempt",),
-    ),
-    Situation(
-        "a refusal", sent("orders", ("m1", Order("a", "refuse"))), "dead-letters list", ("m1", "no such article")
-    ),
-    Situation(
-        "a refusal, whole",
-        sent("orders", ("m1", Order("a", "refuse"))),
-        "dead-letters show orders m1",
-        ("no such article", "rejected by the handler"),
+        "a refusal, whole", REFUSED, "dead-letters show orders m1", ("no such article", "rejected by the handler")
     ),
     Situation(
         "a body that is no JSON", put("orders", raw(b"{"), then=True), "dead-letters show orders m1", ("undecodable",)
@@ -254,12 +226,7 @@ SITUATIONS = (
         "dead-letters show orders m1",
         ("from-the-future",),
     ),
-    Situation(
-        "a message that is too old",
-        sent("orders", ("m1", Order("a")), now_s=LATE_S, created=LATE_S - DAYS_40_S),
-        "dead-letters show orders m1",
-        ("too-old",),
-    ),
+    Situation("a message that is too old", TOO_OLD, "dead-letters show orders m1", ("too-old",)),
     Situation(
         "an id used twice",
         sent("orders", ("m1", Order("a")), ("m1", Order("a", "more"))),
@@ -275,46 +242,21 @@ SITUATIONS = (
         "dead-letters list --group",
         ("3", "no such article"),
     ),
-    Situation(
-        "dead letters that nobody has seen",
-        sent("orders", ("m1", Order("a", "refuse"))),
-        "doctor",
-        ("dead-letters list orders --group",),
-    ),
-    Situation(
-        "a blocked key",
-        sent("ledger", ("m1", Order("a", "refuse")), ("m2", Order("a"))),
-        "queue peek ledger",
-        ("blocked", "'m1'", "resubmit or discard"),
-    ),
-    Situation(
-        "all blocked keys",
-        sent("ledger", ("m1", Order("a", "refuse")), ("m2", Order("a"))),
-        "blocked list",
-        ("ledger", "m1", "no such account"),
-    ),
+    Situation("dead letters that nobody has seen", REFUSED, "doctor", ("dead-letters list orders --group",)),
+    Situation("a blocked key", BLOCKED, "queue peek ledger", ("blocked", "'m1'", "resubmit or discard")),
+    Situation("all blocked keys", BLOCKED, "blocked list", ("ledger", "m1", "no such account")),
     Situation(
         "a blocked key that nobody has seen",
-        sent("ledger", ("m1", Order("a", "refuse")), ("m2", Order("a"))),
+        BLOCKED,
         "doctor",
         ("blocked by a dead letter", "queue peek ledger --state blocked"),
     ),
     Situation("a message that expired", expired, "dead-letters list orders", ("TTLExpiredException",)),
-    Situation(
-        "a paused queue",
-        also(put("orders", raw(b"{}")), commanded("queue", "pause", "orders")),
-        "status",
-        ("orders is paused", "queue resume orders"),
-    ),
-    Situation(
-        "a message in a paused queue",
-        also(put("orders", raw(b"{}")), commanded("queue", "pause", "orders")),
-        "queue peek orders",
-        ("paused",),
-    ),
+    Situation("a paused queue", PAUSED, "status", ("orders is paused", "queue resume orders")),
+    Situation("a message in a paused queue", PAUSED, "queue peek orders", ("paused",)),
     Situation(
         "a message that was handled",
-        sent("orders", ("m1", Order("a"))),
+        HANDLED,
         "message show m1",
         ("in no queue and no dead letter: applied in orders by take, key a", "outbox message trace m1"),
     ),
@@ -330,35 +272,19 @@ SITUATIONS = (
         "message show order",
         ("2", "order-1", "order-2"),
     ),
-    Situation("a queue that is misspelt", put("orders", raw(b"{}")), "queue peek ordres", ("ordres", "orders")),
-    Situation("a state that is misspelt", sent("orders", ("m1", Order("a"))), "state Cuont a", ("Cuont", "Count")),
+    Situation("a queue that is misspelt", WAITING, "queue peek ordres", ("ordres", "orders")),
+    Situation("a state that is misspelt", HANDLED, "state Cuont a", ("Cuont", "Count")),
     Situation(
         "a filter that fits nothing",
-        sent("orders", ("m1", Order("a", "refuse"))),
+        REFUSED,
         "dead-letters resubmit orders --text nothing-like-it",
         ("no dead letter",),
     ),
-    Situation(
-        "a resubmission that comes back",
-        sent("orders", ("m1", Order("a", "refuse"))),
-        "dead-letters show orders m1",
-        ("no such article",),
-    ),
-    Situation(
-        "an edit of what was too old",
-        sent("orders", ("m1", Order("a")), now_s=LATE_S, created=LATE_S - DAYS_40_S),
-        "dead-letters resubmit orders m1",
-        ("too old to run", "new id"),
-    ),
-    Situation(
-        "a clock that went far",
-        sent("orders", ("m1", Order("a")), now_s=LATE_S - 399.5 * 86_400),
-        "status",
-        ("clock", "400 days ahead", "--accept-clock 400d"),
-    ),
+    Situation("an edit of what was too old", TOO_OLD, "dead-letters resubmit orders m1", ("too old to run", "new id")),
+    Situation("a clock that went far", FAR_BEHIND, "status", ("clock", "400 days ahead", "--accept-clock 400d")),
     Situation(
         "a clock that went far, and only a flag",
-        sent("orders", ("m1", Order("a")), now_s=LATE_S - 399.5 * 86_400),
+        FAR_BEHIND,
         "status --accept-clock",
         ("400 days ahead", "--accept-clock 400d"),
     ),

@@ -220,15 +220,14 @@ async def test_a_store_is_written_by_the_version_of_each_state(scope: Any) -> No
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-async def test_a_state_whose_transaction_is_not_finished_is_left(dry_run: bool) -> None:
-    async with site() as at:
-        item = StateItem(msgspec.Raw(b'{"n":1}'), version=3, pending="tx1")
-        await at.store.write([Create(state_key("Sum:a"), encode(item), tag=Tag("x"))])
-        line = StateLine("Sum", "a", "3", 1, msgspec.Raw(b'{"n":2}'))
-        [one] = await write_states(over(at, at.store), WriteStates([line], dry_run=dry_run))
-        assert one == StateWritten(
-            "refused", "Sum:a", "its last transaction is not finished; `outbox pending finish` it first"
-        )
+async def test_a_state_whose_transaction_is_not_finished_is_left(at: Site, dry_run: bool) -> None:
+    item = StateItem(msgspec.Raw(b'{"n":1}'), version=3, pending="tx1")
+    await at.store.write([Create(state_key("Sum:a"), encode(item), tag=Tag("x"))])
+    line = StateLine("Sum", "a", "3", 1, msgspec.Raw(b'{"n":2}'))
+    [one] = await write_states(over(at, at.store), WriteStates([line], dry_run=dry_run))
+    assert one == StateWritten(
+        "refused", "Sum:a", "its last transaction is not finished; `outbox pending finish` it first"
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,28 +276,26 @@ async def test_types_that_begin_alike_are_exported_apart_and_a_deleted_state_is_
     assert await EngineAdmin(bank.engine).ask(ReadState("Account", "ann")) is None
 
 
-async def test_every_state_of_a_store_is_exported_once_however_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_state_of_a_store_is_exported_once_however_many(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_store, "READ_COUNT", 2)
-    async with site() as at:
-        for key in "abcde":
-            item = StateItem(msgspec.Raw(b'{"n":1}'), version=3)
-            await at.store.write([Create(state_key(f"Sum:{key}"), encode(item), tag=Tag("x"))])
-        store: Any = Listed(at.store, [f"Sum:{key}" for key in "abcde"])
-        data = b"".join([piece async for piece in read_states(over(at, store), ReadStates())])
+    for key in "abcde":
+        item = StateItem(msgspec.Raw(b'{"n":1}'), version=3)
+        await at.store.write([Create(state_key(f"Sum:{key}"), encode(item), tag=Tag("x"))])
+    store: Any = Listed(at.store, [f"Sum:{key}" for key in "abcde"])
+    data = b"".join([piece async for piece in read_states(over(at, store), ReadStates())])
     assert [json.loads(line)["key"] for line in data.splitlines()] == list("abcde")
 
 
-async def test_what_is_written_by_hand_is_a_newer_version_and_keeps_the_session() -> None:
-    async with site() as at:
-        item = StateItem(msgspec.Raw(b'{"n":1}'), version=3, token="session")
-        await at.store.write([Create(state_key("Sum:a"), encode(item), tag=Tag("x"))])
-        line = StateLine("Sum", "a", "3", 2, msgspec.Raw(b'{"n":2}'))
-        await write_states(over(at, at.store), WriteStates([line]))
-        found = state_in(await at.store.read(state_key("Sum:a")))
+async def test_what_is_written_by_hand_is_a_newer_version_and_keeps_the_session(at: Site) -> None:
+    item = StateItem(msgspec.Raw(b'{"n":1}'), version=3, token="session")
+    await at.store.write([Create(state_key("Sum:a"), encode(item), tag=Tag("x"))])
+    line = StateLine("Sum", "a", "3", 2, msgspec.Raw(b'{"n":2}'))
+    await write_states(over(at, at.store), WriteStates([line]))
+    found = state_in(await at.store.read(state_key("Sum:a")))
     assert (found.version, found.schema, found.token, bytes(found.value)) == (4, 2, "session", b'{"n":2}')
 
 
-async def test_another_write_of_this_version_is_not_taken_for_ones_own() -> None:
+async def test_another_write_of_this_version_is_not_taken_for_ones_own(at: Site) -> None:
     class Overtaken:
         """A store whose first write does not arrive, because another's is there by then."""
 
@@ -310,18 +307,16 @@ async def test_another_write_of_this_version_is_not_taken_for_ones_own() -> None
             await self.store.write([Create(state_key("Sum:a"), encode(other), tag=Tag("x"))])
             raise OutcomeUnknown("no answer")
 
-    async with site() as at:
-        line = StateLine("Sum", "a", "0", 1, msgspec.Raw(b'{"n":2}'))
-        with pytest.raises(OutcomeUnknown):
-            await write_states(over(at, cast(Any, Overtaken(at.store))), WriteStates([line]))
+    line = StateLine("Sum", "a", "0", 1, msgspec.Raw(b'{"n":2}'))
+    with pytest.raises(OutcomeUnknown):
+        await write_states(over(at, cast(Any, Overtaken(at.store))), WriteStates([line]))
 
 
-async def test_a_write_whose_answer_is_lost_is_looked_up() -> None:
-    async with site() as at:
-        at.store.lost = "state-put"
-        line = StateLine("Sum", "a", "0", 1, msgspec.Raw(b'{"n":2}'))
-        [one] = await write_states(over(at, at.store), WriteStates([line]))
-        assert one.outcome == "written"
+async def test_a_write_whose_answer_is_lost_is_looked_up(at: Site) -> None:
+    at.store.lost = "state-put"
+    line = StateLine("Sum", "a", "0", 1, msgspec.Raw(b'{"n":2}'))
+    [one] = await write_states(over(at, at.store), WriteStates([line]))
+    assert one.outcome == "written"
 
 
 # The commands

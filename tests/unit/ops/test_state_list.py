@@ -22,7 +22,7 @@ from outbox.ops.values.states import ListStates, StateEntry
 from outbox.worker import Worker
 from tests.unit.ops.operators import store_site
 from tests.unit.ops.test_state_import import Listed
-from tests.unit.stores.store_site import Add, adding, site
+from tests.unit.stores.store_site import Add, Site, adding, site
 
 TEXTS = ("ann", "anna", "ben", "i", "a b", "\u00e9t\u00e9")
 ID = UUID("1b4e28ba-2fa1-11d2-883f-0016d3cca427")
@@ -137,13 +137,12 @@ async def test_a_store_lists_the_states_that_are_there_in_pages(scope: Any) -> N
             await list_states(store_site(at.ports()), ListStates("Sum"))
 
 
-async def test_a_page_of_many_states_says_that_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_of_many_states_says_that_there_are_more(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox.ops.states.store.BATCH_COUNT_MAX", 2)  # ids above twice as many are let go of
-    async with site() as at:
-        store: Any = Listed(at.store, [f"Sum:{key}" for key in "edcba"])
-        ports = replace(at.ports(), store=store, infrastructure=at.store)
-        over = store_site(ports)
-        assert (await list_states(over, ListStates("Sum", count=1))).more == "Sum:a"
+    store: Any = Listed(at.store, [f"Sum:{key}" for key in "edcba"])
+    ports = replace(at.ports(), store=store, infrastructure=at.store)
+    over = store_site(ports)
+    assert (await list_states(over, ListStates("Sum", count=1))).more == "Sum:a"
 
 
 def test_the_command_shows_a_page_and_how_to_go_on(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 
@@ -100,15 +99,6 @@ async def test_retry_is_not_counted_as_a_failure() -> None:
         assert [at - start for at, _ in plant.runs] == [0, 30, 60, 90, 120]
         assert {count for _, count in plant.runs} == {1}
         assert await world.state(Count, "a") == Count(1)
-
-
-async def test_retry_ends_with_retention() -> None:
-    plant = Plant(raising(Retry("never", after_s=600)), retention=timedelta(hours=2))
-    async with Harness(plant.app) as world:
-        await world.send("q", Task("a"))
-        await world.advance(hours=3)
-        assert (await only(world)).reason == "too-old"
-        assert len(plant.runs) == 12
 
 
 @pytest.mark.parametrize("after_s", [-1, float("nan"), float("inf"), 1e300])

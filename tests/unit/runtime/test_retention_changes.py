@@ -7,6 +7,7 @@ registers itself, then takes what it is handed, by the production runtime and ov
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Coroutine
 from datetime import timedelta
 from itertools import count
@@ -14,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from outbox import App, Client, Engine
+from outbox import App, Client, Engine, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
+from outbox.errors import NotRegistrable
 from outbox.ports import Backend, Ports
 from outbox.runtime.delivery.intake import BusIntake, Intake
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over
-from outbox.runtime.start.notes import register_retention
+from outbox.runtime.start.notes import ERA_COUNT_MAX, PastRetention, RetentionWindow, register_retention
 from outbox.runtime.start.plan import compile_app
 from outbox.runtime.store_operations import operations_over
 from outbox.testing import START_S, VirtualClock
@@ -248,3 +250,30 @@ async def test_a_raised_margin_lets_an_attempt_take_longer_when_no_earlier_recor
 async def test_the_worker_that_raises_the_margin_takes_no_longer_than_before(site: Site) -> None:
     old, new = await site.starts(days=1, margin_h=1), await site.starts(days=1, margin_h=4)
     assert old.plan.attempt_ms_max == new.plan.attempt_ms_max == 1_800_000
+
+
+# Any change
+
+
+async def test_a_change_is_reported_at_the_start_of_a_worker(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="outbox.retention"):
+        for days, changes in ((1, 0), (1, 0), (7, 1), (2, 2)):
+            async with Worker(site.app(days=days, margin_h=1), site.backend):
+                assert len(caplog.messages) == changes
+    assert [text.partition(";")[0] for text in caplog.messages] == ["retention raised", "retention lowered"]
+
+
+async def test_too_many_retentions_that_still_matter_are_refused(site: Site) -> None:
+    for hours in range(1, ERA_COUNT_MAX + 2):
+        await site.starts(days=5 + hours / 24)
+    with pytest.raises(NotRegistrable, match="go back to one of them"):
+        await site.starts(days=20)
+    await site.starts(days=5 + 3 / 24)
+
+
+def test_a_message_is_too_old_by_the_shortest_retention_of_its_time() -> None:
+    memory = RetentionWindow(7 * DAY_S, 8 * DAY_S)
+    memory.heed((PastRetention(10 * DAY_S, DAY_S, HOUR_S), PastRetention(5 * DAY_S, 9 * DAY_S, HOUR_S)), 9 * DAY_S)
+    assert memory.oldest_ms(10 * DAY_S) == 9 * DAY_S
+    assert memory.oldest_ms(12 * DAY_S) == 10 * DAY_S
+    assert memory.oldest_ms(20 * DAY_S) == 13 * DAY_S

@@ -48,20 +48,25 @@ async def ledgers(at: Site) -> list[LedgerItem]:
 # What a worker writes
 
 
-async def test_a_message_costs_a_batch_and_a_share_of_the_ledger() -> None:
+@pytest.fixture
+async def at() -> AsyncIterator[Site]:
     async with site(ledger=True) as at:
-        async with Worker(adding(), at) as worker:
-            await send_apart(worker, 10)
-            assert await worker.state(Sum, "k0") == Sum(10)
-            assert at.store.calls["commit"] == 10 and at.store.calls["mark"] == 0 and at.store.calls["ledger"] == 1
-        (kept,) = await ledgers(at)
-        assert (kept.last, kept.open, at.store.calls["ledger"]) == (10, (), 2), "a worker that stops saves it"
-        assert (await swept(at, adding())).finished_count == 0
-        assert at.engine.broker.queue("told").counts()["active"] == 10
+        yield at
 
 
-async def test_it_is_written_after_so_many_and_at_each_sweep() -> None:
-    async with site(ledger=True) as at, Worker(adding(), at) as worker:
+async def test_a_message_costs_a_batch_and_a_share_of_the_ledger(at: Site) -> None:
+    async with Worker(adding(), at) as worker:
+        await send_apart(worker, 10)
+        assert await worker.state(Sum, "k0") == Sum(10)
+        assert at.store.calls["commit"] == 10 and at.store.calls["mark"] == 0 and at.store.calls["ledger"] == 1
+    (kept,) = await ledgers(at)
+    assert (kept.last, kept.open, at.store.calls["ledger"]) == (10, (), 2), "a worker that stops saves it"
+    assert (await swept(at, adding())).finished_count == 0
+    assert at.engine.broker.queue("told").counts()["active"] == 10
+
+
+async def test_it_is_written_after_so_many_and_at_each_sweep(at: Site) -> None:
+    async with Worker(adding(), at) as worker:
         await send_apart(worker, SAVE_COUNT)
         (kept,) = await ledgers(at)
         assert kept.last == SAVE_COUNT
@@ -71,152 +76,140 @@ async def test_it_is_written_after_so_many_and_at_each_sweep() -> None:
         assert (await ledgers(at))[0].open == ()
 
 
-async def test_a_handler_that_sends_nothing_takes_no_entry() -> None:
-    async with site(ledger=True) as at:
-        async with Worker(adding(), at) as worker:
-            await deliver(worker, "adds", Add("a", text="reject"), id="m")
-        assert await ledgers(at) == []
+async def test_a_handler_that_sends_nothing_takes_no_entry(at: Site) -> None:
+    async with Worker(adding(), at) as worker:
+        await deliver(worker, "adds", Add("a", text="reject"), id="m")
+    assert await ledgers(at) == []
 
 
-async def test_outputs_that_overflow_keep_their_mark() -> None:
-    async with site(ledger=True) as at:
-        at.store.capabilities = replace(at.store.capabilities, item_bytes_max=400)
-        async with Worker(adding(), at) as worker:
-            await deliver(worker, "adds", Add("a"), id="m")
-        assert at.store.calls["mark"] == 1 and at.engine.broker.queue("told").counts()["active"] == 1
+async def test_outputs_that_overflow_keep_their_mark(at: Site) -> None:
+    at.store.capabilities = replace(at.store.capabilities, item_bytes_max=400)
+    async with Worker(adding(), at) as worker:
+        await deliver(worker, "adds", Add("a"), id="m")
+    assert at.store.calls["mark"] == 1 and at.engine.broker.queue("told").counts()["active"] == 1
 
 
-async def test_the_entry_of_a_batch_that_cannot_land_any_more_is_closed_with_that_of_the_next() -> None:
-    async with site(ledger=True) as at:
-        at.store.late = "commit"
-        async with Worker(adding(), at) as worker:
-            await deliver(worker, "adds", Add("a"), id="m")
-            assert await worker.state(Sum, "a") == Sum(1)
-        (kept,) = await ledgers(at)
-        assert (kept.last, kept.open) == (2, ())
+async def test_the_entry_of_a_batch_that_cannot_land_any_more_is_closed_with_that_of_the_next(at: Site) -> None:
+    at.store.late = "commit"
+    async with Worker(adding(), at) as worker:
+        await deliver(worker, "adds", Add("a"), id="m")
+        assert await worker.state(Sum, "a") == Sum(1)
+    (kept,) = await ledgers(at)
+    assert (kept.last, kept.open) == (2, ())
 
 
-async def test_the_entry_of_a_batch_that_was_refused_is_closed() -> None:
-    async with site(ledger=True) as at:
-        at.store.refused = "commit"
-        async with Worker(adding(), at) as worker:
-            await worker.send("adds", Add("a"), id="m")
-            async with asyncio.timeout(5):
-                while at.store.calls["commit"] < 2:  # noqa: ASYNC110  # no event says so it was refused
-                    await asyncio.sleep(0.001)
-            at.store.refused = ""
-            await worker.wait_idle()
-        (kept,) = await ledgers(at)
-        assert kept.last > 2 and kept.open == ()
+async def test_the_entry_of_a_batch_that_was_refused_is_closed(at: Site) -> None:
+    at.store.refused = "commit"
+    async with Worker(adding(), at) as worker:
+        await worker.send("adds", Add("a"), id="m")
+        async with asyncio.timeout(5):
+            while at.store.calls["commit"] < 2:  # noqa: ASYNC110  # no event says so it was refused
+                await asyncio.sleep(0.001)
+        at.store.refused = ""
+        await worker.wait_idle()
+    (kept,) = await ledgers(at)
+    assert kept.last > 2 and kept.open == ()
 
 
-async def test_it_is_stored_before_the_first_entry_and_lives_longer_than_its_records() -> None:
-    async with site(ledger=True) as at:
-        ledger = ledger_on(at)
-        assert await ledger.take() == entry_of("l1", 1)
-        assert (await item(at)).last == 0
-        at.clock.seconds += PLAN.record_life_ms / 1_000 + MARGIN_S - 1
-        assert (await item(at)).pending == "l1"
-        at.clock.seconds += 2
-        assert await at.store.read(ledger_key("l1")) is None
+async def test_it_is_stored_before_the_first_entry_and_lives_longer_than_its_records(at: Site) -> None:
+    ledger = ledger_on(at)
+    assert await ledger.take() == entry_of("l1", 1)
+    assert (await item(at)).last == 0
+    at.clock.seconds += PLAN.record_life_ms / 1_000 + MARGIN_S - 1
+    assert (await item(at)).pending == "l1"
+    at.clock.seconds += 2
+    assert await at.store.read(ledger_key("l1")) is None
 
 
-async def test_it_is_renewed_while_numbers_are_handed_out() -> None:
-    async with site(ledger=True) as at:
-        ledger = ledger_on(at)
-        await ledger.take()
-        at.clock.seconds += RENEW_MS / 1_000 - 1
-        await ledger.take()
-        assert at.store.calls["ledger"] == 1
-        at.clock.seconds += 1
-        await ledger.take()
-        assert at.store.calls["ledger"] == 2 and (await item(at)).open == (1, 2)
+async def test_it_is_renewed_while_numbers_are_handed_out(at: Site) -> None:
+    ledger = ledger_on(at)
+    await ledger.take()
+    at.clock.seconds += RENEW_MS / 1_000 - 1
+    await ledger.take()
+    assert at.store.calls["ledger"] == 1
+    at.clock.seconds += 1
+    await ledger.take()
+    assert at.store.calls["ledger"] == 2 and (await item(at)).open == (1, 2)
 
 
-async def test_its_age_is_that_of_the_oldest_open_entry() -> None:
-    async with site(ledger=True) as at:
-        ledger = ledger_on(at)
-        first_ms = at.engine.now_ms()
-        entries = []
-        for _ in range(3):
-            entries.append(await ledger.take())
-            at.clock.seconds += 10
-        ledger.close(entries[1:2])
-        await ledger.save()
-        assert ((await item(at)).at_ms, (await item(at)).open) == (first_ms, (1, 3))
-        ledger.close(entries)
-        await ledger.save()
-        assert (await item(at)).at_ms == at.engine.now_ms()
+async def test_its_age_is_that_of_the_oldest_open_entry(at: Site) -> None:
+    ledger = ledger_on(at)
+    first_ms = at.engine.now_ms()
+    entries = []
+    for _ in range(3):
+        entries.append(await ledger.take())
+        at.clock.seconds += 10
+    ledger.close(entries[1:2])
+    await ledger.save()
+    assert ((await item(at)).at_ms, (await item(at)).open) == (first_ms, (1, 3))
+    ledger.close(entries)
+    await ledger.save()
+    assert (await item(at)).at_ms == at.engine.now_ms()
 
 
-async def test_with_too_many_open_entries_another_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_with_too_many_open_entries_another_begins(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch_ledger, "OPEN_COUNT_MAX", 3)
-    async with site(ledger=True) as at:
-        ledger = ledger_on(at)
-        taken = [await ledger.take() for _ in range(4)]
-        assert taken[3] == entry_of("l2", 1)
-        ledger.close(taken)  # those of the ledger that it has left are a sweeper's
-        assert ledger.is_closed(taken[3]) and not ledger.is_closed(taken[0])
+    ledger = ledger_on(at)
+    taken = [await ledger.take() for _ in range(4)]
+    assert taken[3] == entry_of("l2", 1)
+    ledger.close(taken)  # those of the ledger that it has left are a sweeper's
+    assert ledger.is_closed(taken[3]) and not ledger.is_closed(taken[0])
 
 
-async def test_tasks_that_begin_at_once_begin_one_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with site(ledger=True) as at:
-        write = at.store.write
+async def test_tasks_that_begin_at_once_begin_one_ledger(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = at.store.write
 
-        async def slow(operations: Sequence[Write]) -> Won | Lost:
-            await asyncio.sleep(0)
-            return await write(operations)
+    async def slow(operations: Sequence[Write]) -> Won | Lost:
+        await asyncio.sleep(0)
+        return await write(operations)
 
-        monkeypatch.setattr(at.store, "write", slow)
-        ledger = ledger_on(at)
-        taken = await asyncio.gather(*(ledger.take() for _ in range(5)))
-        assert sorted(taken) == [entry_of("l1", number) for number in range(1, 6)]
-        assert at.store.calls["ledger"] == 1
-
-
-async def test_what_a_sweeper_has_closed_is_taken_over() -> None:
-    async with site(ledger=True) as at:
-        ledger = ledger_on(at)
-        taken = [await ledger.take() for _ in range(3)]
-        ledger.close(taken[2:])
-        await ledger.save()
-        swept_one = stored.encode(LedgerItem("l1", 1, 1, 3, (2,)))
-        found = await at.store.read(ledger_key("l1"))
-        assert found is not None
-        await write_over(at, found.key, swept_one, found.version)
-        ledger.close(taken[1:2])
-        await ledger.save()  # loses, and learns
-        await ledger.save()
-        assert ((await item(at)).last, (await item(at)).open) == (3, ())
-        assert ledger.is_closed(taken[0])
+    monkeypatch.setattr(at.store, "write", slow)
+    ledger = ledger_on(at)
+    taken = await asyncio.gather(*(ledger.take() for _ in range(5)))
+    assert sorted(taken) == [entry_of("l1", number) for number in range(1, 6)]
+    assert at.store.calls["ledger"] == 1
 
 
-async def test_what_a_sweeper_had_not_seen_stays_open() -> None:
-    async with site(ledger=True) as at:
-        ledger = ledger_on(at)
-        taken = [await ledger.take() for _ in range(5)]
-        found = await at.store.read(ledger_key("l1"))
-        assert found is not None
-        await write_over(at, found.key, stored.encode(LedgerItem("l1", 1, 1, 3, (1, 2))), found.version)
-        ledger.close(taken[:1])
-        await ledger.save()  # loses, and learns
-        await ledger.save()
-        assert ((await item(at)).last, (await item(at)).open) == (5, (2, 4, 5))
-        assert [ledger.is_closed(entry) for entry in taken] == [True, False, True, False, False]
+async def test_what_a_sweeper_has_closed_is_taken_over(at: Site) -> None:
+    ledger = ledger_on(at)
+    taken = [await ledger.take() for _ in range(3)]
+    ledger.close(taken[2:])
+    await ledger.save()
+    swept_one = stored.encode(LedgerItem("l1", 1, 1, 3, (2,)))
+    found = await at.store.read(ledger_key("l1"))
+    assert found is not None
+    await write_over(at, found.key, swept_one, found.version)
+    ledger.close(taken[1:2])
+    await ledger.save()  # loses, and learns
+    await ledger.save()
+    assert ((await item(at)).last, (await item(at)).open) == (3, ())
+    assert ledger.is_closed(taken[0])
+
+
+async def test_what_a_sweeper_had_not_seen_stays_open(at: Site) -> None:
+    ledger = ledger_on(at)
+    taken = [await ledger.take() for _ in range(5)]
+    found = await at.store.read(ledger_key("l1"))
+    assert found is not None
+    await write_over(at, found.key, stored.encode(LedgerItem("l1", 1, 1, 3, (1, 2))), found.version)
+    ledger.close(taken[:1])
+    await ledger.save()  # loses, and learns
+    await ledger.save()
+    assert ((await item(at)).last, (await item(at)).open) == (5, (2, 4, 5))
+    assert [ledger.is_closed(entry) for entry in taken] == [True, False, True, False, False]
 
 
 async def write_over(at: Site, key: DocumentKey, body: bytes, version: str) -> None:
     assert isinstance(await at.store.write([Replace(key, body, version, tag=Tag("sweep"))]), Won)
 
 
-async def test_a_ledger_that_is_gone_is_left_for_another() -> None:
-    async with site(ledger=True) as at:
-        ledger = ledger_on(at)
+async def test_a_ledger_that_is_gone_is_left_for_another(at: Site) -> None:
+    ledger = ledger_on(at)
+    await ledger.take()
+    at.clock.seconds += PLAN.record_life_ms / 1_000 + MARGIN_S + 1
+    with pytest.raises(NothingCommitted):
         await ledger.take()
-        at.clock.seconds += PLAN.record_life_ms / 1_000 + MARGIN_S + 1
-        with pytest.raises(NothingCommitted):
-            await ledger.take()
-        assert await ledger.take() == entry_of("l2", 1)
+    assert await ledger.take() == entry_of("l2", 1)
 
 
 # What a sweeper does
@@ -237,78 +230,73 @@ async def crashed(at: Site, count: int = 1) -> None:
     at.bus.is_mute = False
 
 
-async def test_what_a_crash_left_unsent_leaves_once_and_is_closed() -> None:
-    async with site(ledger=True) as at:
-        await crashed(at, 3)
-        at.clock.seconds += 61
-        found = await swept(at, adding())
-        assert (found.finished_count, found.idle_count) == (1, 0)
-        assert at.engine.broker.queue("told").counts()["active"] == 3
-        at.clock.seconds += 61
-        again = await swept(at, adding())
-        assert (again.seen_count, again.finished_count, again.idle_count, again.oldest_s) == (1, 0, 1, 0)
-        assert at.engine.broker.queue("told").counts()["active"] == 3
+async def test_what_a_crash_left_unsent_leaves_once_and_is_closed(at: Site) -> None:
+    await crashed(at, 3)
+    at.clock.seconds += 61
+    found = await swept(at, adding())
+    assert (found.finished_count, found.idle_count) == (1, 0)
+    assert at.engine.broker.queue("told").counts()["active"] == 3
+    at.clock.seconds += 61
+    again = await swept(at, adding())
+    assert (again.seen_count, again.finished_count, again.idle_count, again.oldest_s) == (1, 0, 1, 0)
+    assert at.engine.broker.queue("told").counts()["active"] == 3
 
 
-async def test_a_ledger_that_does_not_change_is_looked_at_less_and_less_often() -> None:
-    async with site(ledger=True) as at:
-        async with Worker(adding(), at) as worker:
-            await send_apart(worker, 1)
-        async with Worker(adding(), at) as worker:
-            assert worker._recovery is not None
-            at.clock.seconds += 100
-            at.store.calls.clear()
-            for _ in range(10):
-                await worker._recovery.sweep(grace_s=0)
-            assert at.store.calls["unsent"] == 1
-            at.clock.seconds += 51
+async def test_a_ledger_that_does_not_change_is_looked_at_less_and_less_often(at: Site) -> None:
+    async with Worker(adding(), at) as worker:
+        await send_apart(worker, 1)
+    async with Worker(adding(), at) as worker:
+        assert worker._recovery is not None
+        at.clock.seconds += 100
+        at.store.calls.clear()
+        for _ in range(10):
             await worker._recovery.sweep(grace_s=0)
-            assert at.store.calls["unsent"] == 2
+        assert at.store.calls["unsent"] == 1
+        at.clock.seconds += 51
+        await worker._recovery.sweep(grace_s=0)
+        assert at.store.calls["unsent"] == 2
 
 
-async def test_a_ledger_that_has_changed_is_looked_at_at_once() -> None:
-    async with site(ledger=True) as at:
-        async with Worker(adding(), at) as worker:
-            await send_apart(worker, 1)
-        async with Worker(adding(), at) as worker:
-            assert worker._recovery is not None
-            at.clock.seconds += 100
-            at.store.calls.clear()
-            await worker._recovery.sweep(grace_s=0)
-            store = EngineStore(at.engine.core, at.engine.documents)
-            (found,) = [each async for each in store.unfinished() if each.key.id.startswith(LEDGER_PREFIX)]
-            await write_over(at, found.key, found.body, found.version)
-            await worker._recovery.sweep(grace_s=0)
-            assert at.store.calls["unsent"] == 2
-
-
-async def test_what_cannot_be_sent_for_an_hour_is_kept_until_it_can() -> None:
-    async with site(ledger=True) as at:
-        await crashed(at)
-        at.bus.is_mute = True
-        at.clock.seconds += 3_599
-        found = await swept(at, adding())
-        assert (found.seen_count, found.finished_count, found.idle_count) == (1, 0, 0), "it is not done"
-        assert 3_599 <= found.oldest_s < 3_660, "what an alert looks at"
-        assert await pending_records(at) == 0
-        at.clock.seconds += 2
-        await swept(at, adding())
-        assert await pending_records(at) == 1
-        at.bus.is_mute = False
-        at.clock.seconds += 365 * 86_400
-        assert (await swept(at, adding())).finished_count == 1
-        assert at.engine.broker.queue("told").counts()["active"] == 1
-
-
-async def test_what_another_application_keeps_lives_as_long_as_its_writer_said() -> None:
-    async with site(ledger=True) as at:
-        await crashed(at)
-        at.bus.is_mute = True
-        at.clock.seconds += 3_601
-        await swept(at, remembering("short", timedelta(seconds=60)))
+async def test_a_ledger_that_has_changed_is_looked_at_at_once(at: Site) -> None:
+    async with Worker(adding(), at) as worker:
+        await send_apart(worker, 1)
+    async with Worker(adding(), at) as worker:
+        assert worker._recovery is not None
+        at.clock.seconds += 100
+        at.store.calls.clear()
+        await worker._recovery.sweep(grace_s=0)
         store = EngineStore(at.engine.core, at.engine.documents)
-        (kept,) = [one async for one in store.unfinished() if not one.key.id.startswith(LEDGER_PREFIX)]
-        assert stored.decode(kept, Record).life_ms == PLAN.record_life_ms
+        (found,) = [each async for each in store.unfinished() if each.key.id.startswith(LEDGER_PREFIX)]
+        await write_over(at, found.key, found.body, found.version)
+        await worker._recovery.sweep(grace_s=0)
+        assert at.store.calls["unsent"] == 2
+
+
+async def test_what_cannot_be_sent_for_an_hour_is_kept_until_it_can(at: Site) -> None:
+    await crashed(at)
+    at.bus.is_mute = True
+    at.clock.seconds += 3_599
+    found = await swept(at, adding())
+    assert (found.seen_count, found.finished_count, found.idle_count) == (1, 0, 0), "it is not done"
+    assert 3_599 <= found.oldest_s < 3_660, "what an alert looks at"
+    assert await pending_records(at) == 0
+    at.clock.seconds += 2
+    await swept(at, adding())
+    assert await pending_records(at) == 1
+    at.bus.is_mute = False
+    at.clock.seconds += 365 * 86_400
+    assert (await swept(at, adding())).finished_count == 1
+    assert at.engine.broker.queue("told").counts()["active"] == 1
+
+
+async def test_what_another_application_keeps_lives_as_long_as_its_writer_said(at: Site) -> None:
+    await crashed(at)
+    at.bus.is_mute = True
+    at.clock.seconds += 3_601
+    await swept(at, remembering("short", timedelta(seconds=60)))
+    store = EngineStore(at.engine.core, at.engine.documents)
+    (kept,) = [one async for one in store.unfinished() if not one.key.id.startswith(LEDGER_PREFIX)]
+    assert stored.decode(kept, Record).life_ms == PLAN.record_life_ms
 
 
 async def pending_records(at: Site) -> int:
@@ -317,57 +305,53 @@ async def pending_records(at: Site) -> int:
     return sum(stored.decode(document, Record).pending for document in found)
 
 
-async def test_a_worker_that_keeps_none_sweeps_those_of_others() -> None:
-    async with site(ledger=True) as at:
-        await crashed(at)
-        at.store.capabilities = replace(at.store.capabilities, dispatch_ledger=False)
-        at.clock.seconds += 61
-        assert (await swept(at, adding())).finished_count == 1
-        assert at.engine.broker.queue("told").counts()["active"] == 1
+async def test_a_worker_that_keeps_none_sweeps_those_of_others(at: Site) -> None:
+    await crashed(at)
+    at.store.capabilities = replace(at.store.capabilities, dispatch_ledger=False)
+    at.clock.seconds += 61
+    assert (await swept(at, adding())).finished_count == 1
+    assert at.engine.broker.queue("told").counts()["active"] == 1
 
 
 @pytest.mark.parametrize(("count_max", "last", "left"), [(3, 3, (1, 2)), (2, 0, ())])
 async def test_a_sweeper_leaves_numbers_between_open_that_may_land_later(
-    count_max: int, last: int, left: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    at: Site, count_max: int, last: int, left: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to the limit of open numbers: a number far beyond the last must not cost memory for all between."""
     monkeypatch.setattr(dispatch_ledger, "OPEN_COUNT_MAX", count_max)
-    async with site(ledger=True) as at:
-        await crashed(at, 1)
-        (kept,) = await ledgers(at)
-        store = EngineStore(at.engine.core, at.engine.documents)
-        found = [one async for one in unsent_of(store, kept)]
-        record = found[0][1]
-        third = stored.encode(msgspec.structs.replace(record, entry=entry_of(kept.pending, 3)))
-        await write_over(at, found[0][0].key, third, found[0][0].version)
-        at.clock.seconds += 61
-        await swept(at, adding())
-        (after,) = await ledgers(at)
-        assert (after.last, after.open) == (last, left)
-        assert at.engine.broker.queue("told").counts()["active"] == 1, "its outputs leave all the same"
+    await crashed(at, 1)
+    (kept,) = await ledgers(at)
+    store = EngineStore(at.engine.core, at.engine.documents)
+    found = [one async for one in unsent_of(store, kept)]
+    record = found[0][1]
+    third = stored.encode(msgspec.structs.replace(record, entry=entry_of(kept.pending, 3)))
+    await write_over(at, found[0][0].key, third, found[0][0].version)
+    at.clock.seconds += 61
+    await swept(at, adding())
+    (after,) = await ledgers(at)
+    assert (after.last, after.open) == (last, left)
+    assert at.engine.broker.queue("told").counts()["active"] == 1, "its outputs leave all the same"
 
 
-async def test_a_sweeper_that_closes_an_early_number_forgets_no_later_one() -> None:
-    async with site(ledger=True) as at:
-        await crashed(at, 1)
-        (kept,) = await ledgers(at)
-        known = await EngineStore(at.engine.core, at.engine.documents).read(ledger_key(kept.pending))
-        assert known is not None
-        later = stored.encode(msgspec.structs.replace(kept, last=3, open=(1, 2, 3)))
-        await write_over(at, known.key, later, known.version)
-        at.clock.seconds += 61
-        await swept(at, adding())
-        (after,) = await ledgers(at)
-        assert (after.last, after.open) == (3, (2, 3))
+async def test_a_sweeper_that_closes_an_early_number_forgets_no_later_one(at: Site) -> None:
+    await crashed(at, 1)
+    (kept,) = await ledgers(at)
+    known = await EngineStore(at.engine.core, at.engine.documents).read(ledger_key(kept.pending))
+    assert known is not None
+    later = stored.encode(msgspec.structs.replace(kept, last=3, open=(1, 2, 3)))
+    await write_over(at, known.key, later, known.version)
+    at.clock.seconds += 61
+    await swept(at, adding())
+    (after,) = await ledgers(at)
+    assert (after.last, after.open) == (3, (2, 3))
 
 
-async def test_a_queue_is_not_drained_while_a_ledger_has_something_for_it() -> None:
-    async with site(ledger=True) as at:
-        await crashed(at)
-        assert await may_be_sent_to(["told"], at.store) and not await may_be_sent_to(["adds"], at.store)
-        at.clock.seconds += 61
-        await swept(at, adding())
-        assert not await may_be_sent_to(["told"], at.store)
+async def test_a_queue_is_not_drained_while_a_ledger_has_something_for_it(at: Site) -> None:
+    await crashed(at)
+    assert await may_be_sent_to(["told"], at.store) and not await may_be_sent_to(["adds"], at.store)
+    at.clock.seconds += 61
+    await swept(at, adding())
+    assert not await may_be_sent_to(["told"], at.store)
 
 
 class Listing:

@@ -83,44 +83,42 @@ async def test_a_released_branch_does_not_unblock_its_key(scope: str) -> None:
             await pass_until(at, lambda: worker.state(Seen, "a"), Seen([0, 1, 2, 3]))
 
 
-async def test_a_key_whose_lane_never_empties_is_marked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with site() as at:
-        worker, settle, write = Worker(adding(), at), at.bus.settle, at.store.write
-        await worker.declare()
-        for number in range(400):
-            await worker.send("adds", Add("a"), id=f"m{number}")
-        marks_while_busy: list[int] = []
+async def test_a_key_whose_lane_never_empties_is_marked_all_the_same(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, settle, write = Worker(adding(), at), at.bus.settle, at.store.write
+    await worker.declare()
+    for number in range(400):
+        await worker.send("adds", Add("a"), id=f"m{number}")
+    marks_while_busy: list[int] = []
 
-        async def slow_settle(delivery: Delivery, how: Settle) -> None:
-            await asyncio.sleep(0.002)  # one after the other: what is freed is filled before the lane is through
-            await settle(delivery, how)
+    async def slow_settle(delivery: Delivery, how: Settle) -> None:
+        await asyncio.sleep(0.002)  # one after the other: what is freed is filled before the lane is through
+        await settle(delivery, how)
 
-        async def counting_write(operations: Sequence[Write]) -> Won | Lost:
-            if operations[0].tag.what == "commit" and at.engine.broker.queue("adds").counts()["active"] > 60:
-                marks_while_busy.append(at.store.calls["mark"])
-            return await write(operations)
+    async def counting_write(operations: Sequence[Write]) -> Won | Lost:
+        if operations[0].tag.what == "commit" and at.engine.broker.queue("adds").counts()["active"] > 60:
+            marks_while_busy.append(at.store.calls["mark"])
+        return await write(operations)
 
-        monkeypatch.setattr(at.bus, "settle", slow_settle)
-        monkeypatch.setattr(at.store, "write", counting_write)
-        async with worker:
-            await worker.wait_idle()
-        assert marks_while_busy[-1] > 0
+    monkeypatch.setattr(at.bus, "settle", slow_settle)
+    monkeypatch.setattr(at.store, "write", counting_write)
+    async with worker:
+        await worker.wait_idle()
+    assert marks_while_busy[-1] > 0
 
 
-async def test_a_record_that_two_have_followed_is_marked_with_the_others_of_its_batch() -> None:
-    async with site() as at:
-        store = EngineStore(at.engine.core, at.engine.documents)
-        marks = Marks(compile_app(adding()), store, at.engine.blobs)
-        record = Record("t", b"", 0, pending=True)
-        for number in range(5):
-            key = record_key("Sum:a", bytes([number]))
-            won = await store.write([Create(key, stored.encode(record))])
-            assert isinstance(won, Won)
-            for _ in range(2):
-                marks.add(key, won.versions[0], record, bytes([number]))
-        assert marks.due_count == 5
-        await marks.write()
-        assert [document async for document in store.unfinished()] == [] and marks.due_count == 0
+async def test_a_record_that_two_have_followed_is_marked_with_the_others_of_its_batch(at: Site) -> None:
+    store = EngineStore(at.engine.core, at.engine.documents)
+    marks = Marks(compile_app(adding()), store, at.engine.blobs)
+    record = Record("t", b"", 0, pending=True)
+    for number in range(5):
+        key = record_key("Sum:a", bytes([number]))
+        won = await store.write([Create(key, stored.encode(record))])
+        assert isinstance(won, Won)
+        for _ in range(2):
+            marks.add(key, won.versions[0], record, bytes([number]))
+    assert marks.due_count == 5
+    await marks.write()
+    assert [document async for document in store.unfinished()] == [] and marks.due_count == 0
 
 
 DEPTH = 20_000  # beyond what a decoder goes down: the recursion limit up to Python 3.11, 10,000 calls of C after it
@@ -129,12 +127,11 @@ DEEP = b'{"a":' * DEPTH + b"1" + b"}" * DEPTH
 
 @pytest.mark.parametrize("name", ["handlers:adding", "retention:adding"])
 @pytest.mark.parametrize("body", [b"[", DEEP])
-async def test_a_note_that_cannot_be_read_is_named_with_what_to_do(name: str, body: bytes) -> None:
-    async with site() as at:
-        await EngineStore(at.engine.core, at.engine.documents).write([Create(DocumentKey("notes", name), body)])
-        with pytest.raises(CorruptRecord, match=f"notes/{name} .* Delete it"):
-            async with Worker(adding(), at):
-                pass
+async def test_a_note_that_cannot_be_read_is_named_with_what_to_do(at: Site, name: str, body: bytes) -> None:
+    await EngineStore(at.engine.core, at.engine.documents).write([Create(DocumentKey("notes", name), body)])
+    with pytest.raises(CorruptRecord, match=f"notes/{name} .* Delete it"):
+        async with Worker(adding(), at):
+            pass
 
 
 async def test_a_document_nested_without_end_keeps_no_client_from_the_rest(scope: str) -> None:

@@ -24,13 +24,13 @@ from outbox.testing import START_S, VirtualClock
 from tests.unit.runtime.jobs import Note
 from tests.unit.runtime.purse import Ask, Book, Paid, Pay, Purse, paying
 from tests.unit.stores.http_site import INBOX, post, serving, settled
-from tests.unit.stores.store_site import site, swept
+from tests.unit.stores.store_site import Site, site, swept
 
 # Replies in records
 
 
-async def test_a_record_keeps_its_reply_when_it_is_marked() -> None:
-    async with site() as at, serving(at) as entry:
+async def test_a_record_keeps_its_reply_when_it_is_marked(at: Site) -> None:
+    async with serving(at) as entry:
         first = await post(entry, Pay("a", 5))
         await settled(entry)
         key = record_key("Purse:a", INBOX)
@@ -111,8 +111,8 @@ async def test_a_worker_without_queues_sweeps_for_the_entries(scope: str, monkey
             assert await at.engine.broker.wait_any(["paid"], 5)
 
 
-async def test_an_entry_beside_a_worker_may_share_what_that_has_at_hand() -> None:
-    async with site() as at, Worker(paying(), at) as worker:
+async def test_an_entry_beside_a_worker_may_share_what_that_has_at_hand(at: Site) -> None:
+    async with Worker(paying(), at) as worker:
         scope: Any = worker._scope
         async with serving(at, plan=worker._plan, protocol=scope.protocol) as entry:
             await post(entry, Pay("a", 5), "k1")

@@ -9,7 +9,7 @@ import pytest
 from outbox import App, Reject, Worker, stored
 from outbox.stored import StateItem, state_key
 from tests.unit.messages import deliver, resubmit
-from tests.unit.stores.store_site import Add, Sum, adding, found, handled, site, swept
+from tests.unit.stores.store_site import Add, Site, Sum, adding, found, handled, site, swept
 
 
 async def test_what_a_crash_left_unsent_is_sent_by_a_sweeper(scope: str) -> None:
@@ -34,12 +34,11 @@ async def test_what_a_crash_left_unsent_is_sent_by_a_sweeper(scope: str) -> None
 
 
 @pytest.mark.parametrize("what", ["commit", "mark"])
-async def test_a_lost_answer_is_read_back_and_nothing_is_doubled(what: str) -> None:
-    async with site() as at:
-        at.store.lost = what
-        worker = await handled(at, adding(), Add("a", 5))
-        assert await worker.state(Sum, "a") == Sum(5)
-        assert at.engine.broker.queue("told").counts()["active"] == 1
+async def test_a_lost_answer_is_read_back_and_nothing_is_doubled(at: Site, what: str) -> None:
+    at.store.lost = what
+    worker = await handled(at, adding(), Add("a", 5))
+    assert await worker.state(Sum, "a") == Sum(5)
+    assert at.engine.broker.queue("told").counts()["active"] == 1
 
 
 STEPS = [(False, what) for what in ("swap", "processed", "clear")]

@@ -34,72 +34,70 @@ async def pending(at: Site, key: str = "k0") -> int:
     return sum(record.pending for record in records)
 
 
-async def test_marks_of_one_key_are_written_together_over_time() -> None:
-    async with site() as at:
-        async with Worker(adding(), at) as worker:
-            await send_apart(worker, 60, keys=3)
-            assert await worker.state(Sum, "k0") == Sum(20)
-        assert at.store.calls["commit"] == 60
-        assert at.store.calls["mark"] <= 30  # at most half a write a message
-        assert [await pending(at, f"k{n}") for n in range(3)] == [0, 0, 0]
+async def test_marks_of_one_key_are_written_together_over_time(at: Site) -> None:
+    async with Worker(adding(), at) as worker:
+        await send_apart(worker, 60, keys=3)
+        assert await worker.state(Sum, "k0") == Sum(20)
+    assert at.store.calls["commit"] == 60
+    assert at.store.calls["mark"] <= 30  # at most half a write a message
+    assert [await pending(at, f"k{n}") for n in range(3)] == [0, 0, 0]
 
 
-async def test_a_key_with_many_marks_waits_for_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_with_many_marks_waits_for_no_others(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox.worker.MARK_AFTER_S", 60)
-    async with site() as at:
-        worker = Worker(adding(), at)
-        await worker.declare()
-        for number in range(FULL_COUNT):
-            await worker.send("adds", Add("k0"), id=f"m{number}")
-        async with worker:
-            await worker.wait_idle()
-            async with asyncio.timeout(5):
-                while await pending(at):  # noqa: ASYNC110  # no event says so a mark is written
-                    await asyncio.sleep(0.01)
-        assert at.store.calls["mark"] == 1
+    worker = Worker(adding(), at)
+    await worker.declare()
+    for number in range(FULL_COUNT):
+        await worker.send("adds", Add("k0"), id=f"m{number}")
+    async with worker:
+        await worker.wait_idle()
+        async with asyncio.timeout(5):
+            while await pending(at):  # noqa: ASYNC110  # no event says so a mark is written
+                await asyncio.sleep(0.01)
+    assert at.store.calls["mark"] == 1
 
 
-async def test_what_a_lingering_mark_is_due_for_is_marked_soon() -> None:
-    async with site() as at, Worker(adding(), at) as worker:
+async def test_what_a_lingering_mark_is_due_for_is_marked_soon(at: Site) -> None:
+    async with Worker(adding(), at) as worker:
         await send_apart(worker, 3)
         async with asyncio.timeout(5):
             while await pending(at):  # noqa: ASYNC110  # no event says so a mark is written
                 await asyncio.sleep(0.01)
 
 
-async def test_a_worker_that_stops_marks_what_is_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_stops_marks_what_is_due_at_once(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox.worker.MARK_AFTER_S", 60)
-    async with site() as at:
-        async with asyncio.timeout(10), Worker(adding(), at) as worker:
-            await send_apart(worker, 3, keys=3)
-            assert [await pending(at, f"k{n}") for n in range(3)] == [1, 1, 1]
-        assert [await pending(at, f"k{n}") for n in range(3)] == [0, 0, 0] and at.store.calls["mark"] == 3
+    async with asyncio.timeout(10), Worker(adding(), at) as worker:
+        await send_apart(worker, 3, keys=3)
+        assert [await pending(at, f"k{n}") for n in range(3)] == [1, 1, 1]
+    assert [await pending(at, f"k{n}") for n in range(3)] == [0, 0, 0] and at.store.calls["mark"] == 3
 
 
-async def test_a_copy_of_a_message_whose_mark_lingers_is_not_pushed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_of_a_message_whose_mark_lingers_is_not_pushed_again(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("outbox.worker.MARK_AFTER_S", 60)
-    async with site() as at, Worker(adding(), at) as worker:
+    async with Worker(adding(), at) as worker:
         await send_apart(worker, 1)
         await send_apart(worker, 1)
         assert at.engine.broker.queue("told").counts()["active"] == 1 and await worker.state(Sum, "k0") == Sum(1)
 
 
-async def test_what_a_worker_left_unmarked_is_finished_by_a_sweeper(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_worker_left_unmarked_is_finished_by_a_sweeper(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox.worker.MARK_AFTER_S", 60)
-    async with site() as at:
-        worker = Worker(adding(), at)
-        async with worker:
-            await send_apart(worker, 3, keys=3)
-            worker._scope.protocol.marks._due.clear()  # type: ignore[union-attr]  # as a crash would leave it
-        assert [await pending(at, f"k{n}") for n in range(3)] == [1, 1, 1]
-        at.clock.seconds += 365 * 86_400
-        at.engine.tick()
-        assert [await pending(at, f"k{n}") for n in range(3)] == [1, 1, 1]  # however long nobody comes
-        found = await swept(at, adding())
-        assert found.finished_count == 3 and [await pending(at, f"k{n}") for n in range(3)] == [0, 0, 0]
+    worker = Worker(adding(), at)
+    async with worker:
+        await send_apart(worker, 3, keys=3)
+        worker._scope.protocol.marks._due.clear()  # type: ignore[union-attr]  # as a crash would leave it
+    assert [await pending(at, f"k{n}") for n in range(3)] == [1, 1, 1]
+    at.clock.seconds += 365 * 86_400
+    at.engine.tick()
+    assert [await pending(at, f"k{n}") for n in range(3)] == [1, 1, 1]  # however long nobody comes
+    found = await swept(at, adding())
+    assert found.finished_count == 3 and [await pending(at, f"k{n}") for n in range(3)] == [0, 0, 0]
 
 
-async def test_a_stateless_handlers_marks_are_written_side_by_side() -> None:
+async def test_a_stateless_handlers_marks_are_written_side_by_side(at: Site) -> None:
     app = App("telling")
     app.queue("told")
 
@@ -107,29 +105,27 @@ async def test_a_stateless_handlers_marks_are_written_side_by_side() -> None:
     def tell(message: Add, ctx: Context) -> None:
         ctx.send("told", Told(message.n))
 
-    async with site() as at:
-        async with Worker(app, at) as worker:
-            for number in range(50):
-                await worker.send("adds", Add("a"), id=f"m{number}")
-            await worker.wait_idle()
-        assert at.store.calls["commit"] == 50 and at.store.calls["mark"] == 50
-        assert [document async for document in at.store.unfinished()] == []
+    async with Worker(app, at) as worker:
+        for number in range(50):
+            await worker.send("adds", Add("a"), id=f"m{number}")
+        await worker.wait_idle()
+    assert at.store.calls["commit"] == 50 and at.store.calls["mark"] == 50
+    assert [document async for document in at.store.unfinished()] == []
 
 
-async def test_a_record_that_two_attempts_push_at_once_is_due_once() -> None:
-    async with site() as at:
-        marks = Marks(compile_app(adding()), at.store, at.ports().blobs)
-        key, record = DocumentKey("Sum:k0", f"{RECORD_PREFIX}m0"), Record("t", b"f", at.engine.now_ms())
-        won = await at.store.write([Create(key, stored.encode(record), tag=Tag("commit"))])
-        assert isinstance(won, Won)
-        for _ in range(2):
-            marks.add(key, won.versions[0], record, b"m0")
-        assert marks.due_count == 1
-        await marks.write()
-        assert marks.due_count == 0  # else marks are dropped in the end, as if too many were due
+async def test_a_record_that_two_attempts_push_at_once_is_due_once(at: Site) -> None:
+    marks = Marks(compile_app(adding()), at.store, at.ports().blobs)
+    key, record = DocumentKey("Sum:k0", f"{RECORD_PREFIX}m0"), Record("t", b"f", at.engine.now_ms())
+    won = await at.store.write([Create(key, stored.encode(record), tag=Tag("commit"))])
+    assert isinstance(won, Won)
+    for _ in range(2):
+        marks.add(key, won.versions[0], record, b"m0")
+    assert marks.due_count == 1
+    await marks.write()
+    assert marks.due_count == 0  # else marks are dropped in the end, as if too many were due
 
 
-async def test_marks_that_are_too_large_for_one_write_are_written_in_parts() -> None:
+async def test_marks_that_are_too_large_for_one_write_are_written_in_parts(at: Site) -> None:
     app = adding()
 
     @app.http("POST", "/adds", key="key")
@@ -137,7 +133,7 @@ async def test_marks_that_are_too_large_for_one_write_are_written_in_parts() -> 
         ctx.send("told", Told(sum.n))
         return Response(200, {}, b"x" * 240_000)
 
-    async with site() as at, HttpEntry(app, at) as entry:
+    async with HttpEntry(app, at) as entry:
         asked = [entry.handle("POST", "/adds", {"Idempotency-Key": f"{n}"}, b'{"key": "k0"}') for n in range(20)]
         assert {response.status for response in await asyncio.gather(*asked)} == {200}
         async with asyncio.timeout(5):
@@ -145,18 +141,17 @@ async def test_marks_that_are_too_large_for_one_write_are_written_in_parts() -> 
                 await asyncio.sleep(0.01)
 
 
-async def test_a_mark_that_loses_leaves_the_blob_that_the_pending_record_names() -> None:
-    async with site() as at:
-        store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
-        marks, record = Marks(compile_app(adding()), store, blobs), Record("tx", b"", 0, pending=True, spilled="b")
-        key, body = record_key("Sum:a", b"inbox"), stored.encode(record)
-        await blobs.write("b", b"[]")
-        made = await store.write([Create(key, body)])
-        assert isinstance(made, Won)
-        marks.add(key, made.versions[0], record, b"inbox")
-        await store.write([Replace(key, body, made.versions[0])])  # as a reader does that asks for proof
-        await marks.write()
-        assert await blobs.read("b", bytes_max=9) == b"[]"
+async def test_a_mark_that_loses_leaves_the_blob_that_the_pending_record_names(at: Site) -> None:
+    store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
+    marks, record = Marks(compile_app(adding()), store, blobs), Record("tx", b"", 0, pending=True, spilled="b")
+    key, body = record_key("Sum:a", b"inbox"), stored.encode(record)
+    await blobs.write("b", b"[]")
+    made = await store.write([Create(key, body)])
+    assert isinstance(made, Won)
+    marks.add(key, made.versions[0], record, b"inbox")
+    await store.write([Replace(key, body, made.versions[0])])  # as a reader does that asks for proof
+    await marks.write()
+    assert await blobs.read("b", bytes_max=9) == b"[]"
 
 
 def remembering(name: str, retention: timedelta) -> App:

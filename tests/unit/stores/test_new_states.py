@@ -54,37 +54,35 @@ def needing(runs: list[int]) -> App:
     return app
 
 
-async def test_a_state_is_not_looked_for_where_all_have_been_new() -> None:
-    async with site() as at, used_to_new(at, adding()) as worker:
+async def test_a_state_is_not_looked_for_where_all_have_been_new(at: Site) -> None:
+    async with used_to_new(at, adding()) as worker:
         await each(worker, "a", "b", "c")
         assert (at.store.calls["commit"], at.store.calls["read"]) == (3, 0)
         assert [await worker.state(Sum, key) for key in ("a", "b", "c")] == [Sum(1), Sum(1), Sum(1)]
 
 
-async def test_a_state_that_is_there_after_all_is_read_and_then_those_of_its_type_are() -> None:
-    async with site() as at:
-        await made(at, "old")
-        async with used_to_new(at, adding()) as worker:
-            await each(worker, "old")
-            assert await worker.state(Sum, "old") == Sum(2)
-            assert at.store.calls["commit"] == 2, "the first of them lost to the state"
-            at.store.calls.clear()
-            await each(worker, "a", "b")
-            assert (at.store.calls["commit"], at.store.calls["read"]) == (2, 2)
+async def test_a_state_that_is_there_after_all_is_read_and_then_those_of_its_type_are(at: Site) -> None:
+    await made(at, "old")
+    async with used_to_new(at, adding()) as worker:
+        await each(worker, "old")
+        assert await worker.state(Sum, "old") == Sum(2)
+        assert at.store.calls["commit"] == 2, "the first of them lost to the state"
+        at.store.calls.clear()
+        await each(worker, "a", "b")
+        assert (at.store.calls["commit"], at.store.calls["read"]) == (2, 2)
 
 
-async def test_a_handler_that_fails_on_a_state_that_was_not_read_has_not_failed() -> None:
+async def test_a_handler_that_fails_on_a_state_that_was_not_read_has_not_failed(at: Site) -> None:
     runs: list[int] = []
-    async with site() as at:
-        await made(at, "old")
-        async with used_to_new(at, needing(runs)) as worker:
-            runs.clear()
-            await each(worker, "old", text="needs")
-            assert runs == [0, 1] and await worker.state(Sum, "old") == Sum(2)
-            assert await at.ports().operations.dead_letters("adds") == []
+    await made(at, "old")
+    async with used_to_new(at, needing(runs)) as worker:
+        runs.clear()
+        await each(worker, "old", text="needs")
+        assert runs == [0, 1] and await worker.state(Sum, "old") == Sum(2)
+        assert await at.ports().operations.dead_letters("adds") == []
 
 
-async def test_what_a_handler_raises_on_what_was_read_stands_alone() -> None:
+async def test_what_a_handler_raises_on_what_was_read_stands_alone(at: Site) -> None:
     app, before = App("raising"), list[BaseException | None]()
 
     @app.handler("adds", key="key")
@@ -93,7 +91,7 @@ async def test_what_a_handler_raises_on_what_was_read_stands_alone() -> None:
             before.append(sys.exception())
             raise ValueError("there is nothing to add to")
 
-    async with site() as at, used_to_new(at, app) as worker:
+    async with used_to_new(at, app) as worker:
         await each(worker, "fresh", text="needs")
         assert before == [None, None]
 
@@ -101,19 +99,19 @@ async def test_what_a_handler_raises_on_what_was_read_stands_alone() -> None:
 @pytest.mark.parametrize(
     "options", [{"breaker": Breaker("b")}, {"rate": Rate(1e6, burst=100)}, {"blocking": True}], ids=str
 )
-async def test_a_handler_that_must_not_run_twice_has_its_state_read(options: dict[str, Any]) -> None:
+async def test_a_handler_that_must_not_run_twice_has_its_state_read(at: Site, options: dict[str, Any]) -> None:
     app = App("guarded")
 
     @app.handler("adds", key="key", **options)
     def add(message: Add, total: Sum) -> None:
         total.n += message.n
 
-    async with site() as at, used_to_new(at, app) as worker:
+    async with used_to_new(at, app) as worker:
         await each(worker, "a")
         assert at.store.calls["read"] == 1
 
 
-async def test_a_message_that_has_failed_has_its_state_read() -> None:
+async def test_a_message_that_has_failed_has_its_state_read(at: Site) -> None:
     """Whatever its handler does then counts."""
     app, runs = App("failing", retry=Retries(limit=9, delays_s=(0.05,))), Tally[str]()
 
@@ -124,7 +122,7 @@ async def test_a_message_that_has_failed_has_its_state_read() -> None:
             raise ValueError("not yet")
         total.n += message.n
 
-    async with site() as at, used_to_new(at, app) as worker:
+    async with used_to_new(at, app) as worker:
         await each(worker, "late", text="fails")
         assert runs["late"] == 2, "once on a state that was not read"
         await each(worker, *(f"more-{number}" for number in range(ENOUGH)))
@@ -134,8 +132,8 @@ async def test_a_message_that_has_failed_has_its_state_read() -> None:
         assert runs["late"] == 3
 
 
-async def test_after_a_handler_that_had_to_know_states_are_read_again() -> None:
-    async with site() as at, used_to_new(at, needing([])) as worker:
+async def test_after_a_handler_that_had_to_know_states_are_read_again(at: Site) -> None:
+    async with used_to_new(at, needing([])) as worker:
         await each(worker, "fresh", text="needs")
         assert await worker.state(Sum, "fresh") is None
         at.store.calls.clear()
@@ -143,7 +141,7 @@ async def test_after_a_handler_that_had_to_know_states_are_read_again() -> None:
         assert at.store.calls["read"] == 1
 
 
-async def test_no_call_is_made_on_a_state_that_was_not_read() -> None:
+async def test_no_call_is_made_on_a_state_that_was_not_read(at: Site) -> None:
     app, seen = App("calling"), list[int]()
 
     @app.handler("adds", key="key")
@@ -152,16 +150,15 @@ async def test_no_call_is_made_on_a_state_that_was_not_read() -> None:
             await ctx.call(lambda: seen.append(total.n))
         total.n += message.n
 
-    async with site() as at:
-        await made(at, "old")
-        async with used_to_new(at, app) as worker:
-            await each(worker, "old", text="call")
-            assert seen == [1] and await worker.state(Sum, "old") == Sum(2)
+    await made(at, "old")
+    async with used_to_new(at, app) as worker:
+        await each(worker, "old", text="call")
+        assert seen == [1] and await worker.state(Sum, "old") == Sum(2)
 
 
-async def test_a_message_that_may_be_on_record_has_its_state_read() -> None:
+async def test_a_message_that_may_be_on_record_has_its_state_read(at: Site) -> None:
     """It was handed out before, so its state is there, or its handler has failed."""
-    async with site() as at, used_to_new(at, adding()) as worker:
+    async with used_to_new(at, adding()) as worker:
         at.store.lost = "commit"
         await each(worker, "a")
         assert await worker.state(Sum, "a") == Sum(1)

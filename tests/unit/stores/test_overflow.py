@@ -87,20 +87,19 @@ async def test_the_blob_of_a_crashed_attempt_stays_while_that_may_still_land(sco
     ],
 )
 async def test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_it(
-    version: int, record: Record | None, age_s: float, goes: bool
+    at: Site, version: int, record: Record | None, age_s: float, goes: bool
 ) -> None:
-    async with site() as at:
-        store, blobs, now_ms = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore(), at.engine.now_ms
-        await blobs.write("b", b"[]")
-        await store.write([Create(state_key("Sum:a"), stored.encode(StateItem(version=version)))])
-        if record is not None:
-            await store.write([Create(record_key("Sum:a", b"inbox"), stored.encode(record))])
-        overflows = Overflows(compile_app(adding()), store, store, blobs, now_ms=now_ms)
-        key, overflow = announced("b", "mine", work("Sum:a"), 3, now_ms())
-        await overflows.announce(key, overflow)
-        at.clock.seconds += age_s
-        assert await overflows.collect(await found(at, key), is_staged=False) == goes
-        assert (await blobs.read("b", bytes_max=9) is None) == goes == (await announcements(at) == [])
+    store, blobs, now_ms = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore(), at.engine.now_ms
+    await blobs.write("b", b"[]")
+    await store.write([Create(state_key("Sum:a"), stored.encode(StateItem(version=version)))])
+    if record is not None:
+        await store.write([Create(record_key("Sum:a", b"inbox"), stored.encode(record))])
+    overflows = Overflows(compile_app(adding()), store, store, blobs, now_ms=now_ms)
+    key, overflow = announced("b", "mine", work("Sum:a"), 3, now_ms())
+    await overflows.announce(key, overflow)
+    at.clock.seconds += age_s
+    assert await overflows.collect(await found(at, key), is_staged=False) == goes
+    assert (await blobs.read("b", bytes_max=9) is None) == goes == (await announcements(at) == [])
 
 
 class Behind(EngineStore):
@@ -113,18 +112,17 @@ class Behind(EngineStore):
         return found if session == "fresh" else None
 
 
-async def test_the_record_of_a_landed_attempt_is_read_as_fresh_as_the_state_it_moved() -> None:
-    async with site() as at:
-        store, blobs, now_ms = Behind(at.engine.core, at.engine.documents), MemoryBlobStore(), at.engine.now_ms
-        await blobs.write("b", b"[]")
-        await store.write([Create(state_key("Sum:a"), stored.encode(StateItem(version=4)))])
-        await store.write([Create(record_key("Sum:a", b"inbox"), stored.encode(PENDING))])
-        overflows = Overflows(compile_app(adding()), store, store, blobs, now_ms=now_ms)
-        key, overflow = announced("b", "mine", work("Sum:a"), 3, now_ms())
-        await overflows.announce(key, overflow)
-        at.clock.seconds += 2 * 3_600
-        assert not await overflows.collect(await found(at, key), is_staged=False)
-        assert await blobs.read("b", bytes_max=9) == b"[]"
+async def test_the_record_of_a_landed_attempt_is_read_as_fresh_as_the_state_it_moved(at: Site) -> None:
+    store, blobs, now_ms = Behind(at.engine.core, at.engine.documents), MemoryBlobStore(), at.engine.now_ms
+    await blobs.write("b", b"[]")
+    await store.write([Create(state_key("Sum:a"), stored.encode(StateItem(version=4)))])
+    await store.write([Create(record_key("Sum:a", b"inbox"), stored.encode(PENDING))])
+    overflows = Overflows(compile_app(adding()), store, store, blobs, now_ms=now_ms)
+    key, overflow = announced("b", "mine", work("Sum:a"), 3, now_ms())
+    await overflows.announce(key, overflow)
+    at.clock.seconds += 2 * 3_600
+    assert not await overflows.collect(await found(at, key), is_staged=False)
+    assert await blobs.read("b", bytes_max=9) == b"[]"
 
 
 @pytest.mark.parametrize(
@@ -141,19 +139,18 @@ async def test_the_record_of_a_landed_attempt_is_read_as_fresh_as_the_state_it_m
     ],
 )
 async def test_a_stateless_attempts_blob_goes_by_the_record_or_by_age(
-    record: Record | None, age_s: float, goes: bool
+    at: Site, record: Record | None, age_s: float, goes: bool
 ) -> None:
-    async with site() as at:
-        store, blobs, now_ms = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore(), at.engine.now_ms
-        await blobs.write("b", b"[]")
-        overflows = Overflows(compile_app(adding()), store, store, blobs, now_ms=now_ms)
-        key, overflow = announced("b", "mine", work(None, attempt=1), 0, now_ms())
-        await overflows.announce(key, overflow)
-        if record is not None:
-            await store.write([Create(record_key(None, b"inbox"), stored.encode(record))])
-        at.clock.seconds += age_s
-        assert await overflows.collect(await found(at, key), is_staged=False) == goes
-        assert (await blobs.read("b", bytes_max=9) is None) == goes
+    store, blobs, now_ms = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore(), at.engine.now_ms
+    await blobs.write("b", b"[]")
+    overflows = Overflows(compile_app(adding()), store, store, blobs, now_ms=now_ms)
+    key, overflow = announced("b", "mine", work(None, attempt=1), 0, now_ms())
+    await overflows.announce(key, overflow)
+    if record is not None:
+        await store.write([Create(record_key(None, b"inbox"), stored.encode(record))])
+    at.clock.seconds += age_s
+    assert await overflows.collect(await found(at, key), is_staged=False) == goes
+    assert (await blobs.read("b", bytes_max=9) is None) == goes
 
 
 OTHER, MARKED = Record("other", b"", 0), Record("mine", b"", 0)
@@ -173,48 +170,45 @@ REFUSED = Record("other", b"", 0, reason="no")
     ],
 )
 async def test_a_blob_goes_when_the_time_of_its_attempt_is_over_and_no_sooner(
-    is_staged: bool, record: Record | None, of_earlier_build: bool, life_ms: int, until_ms: int, is_over: bool
+    at: Site, is_staged: bool, record: Record | None, of_earlier_build: bool, life_ms: int, until_ms: int, is_over: bool
 ) -> None:
-    async with site() as at:
-        store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
-        await blobs.write("b", b"[]")
-        key, overflow = announced("b", "mine", work("Sum:a", attempt=1), 3, 0, life_ms)
-        if of_earlier_build:
-            overflow = msgspec.structs.replace(overflow, attempt=None)
-        overflows = Overflows(PLAN, store, store, blobs, now_ms=lambda: until_ms + is_over)
-        await overflows.announce(key, overflow)
-        if record is not None:
-            place = processed_key("Sum:a", b"inbox") if is_staged else record_key("Sum:a", b"inbox")
-            await store.write([Create(place, stored.encode(record))])
-        assert await overflows.collect(await found(at, key), is_staged=is_staged) == is_over
-        assert (await blobs.read("b", bytes_max=9) is None) == is_over
+    store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
+    await blobs.write("b", b"[]")
+    key, overflow = announced("b", "mine", work("Sum:a", attempt=1), 3, 0, life_ms)
+    if of_earlier_build:
+        overflow = msgspec.structs.replace(overflow, attempt=None)
+    overflows = Overflows(PLAN, store, store, blobs, now_ms=lambda: until_ms + is_over)
+    await overflows.announce(key, overflow)
+    if record is not None:
+        place = processed_key("Sum:a", b"inbox") if is_staged else record_key("Sum:a", b"inbox")
+        await store.write([Create(place, stored.encode(record))])
+    assert await overflows.collect(await found(at, key), is_staged=is_staged) == is_over
+    assert (await blobs.read("b", bytes_max=9) is None) == is_over
 
 
-async def test_the_blob_of_an_attempt_that_has_landed_and_is_not_staged_any_more_goes_at_once() -> None:
-    async with site() as at:
-        store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
-        await blobs.write("b", b"[]")
-        key, overflow = announced("b", "mine", work("Sum:a"), 3, 0)
-        overflows = Overflows(PLAN, store, store, blobs, now_ms=lambda: 0)
-        await overflows.announce(key, overflow)
-        await store.write([Create(processed_key("Sum:a", b"inbox"), stored.encode(MARKED))])
-        assert await overflows.collect(await found(at, key), is_staged=True)
-        assert await blobs.read("b", bytes_max=9) is None and await announcements(at) == []
+async def test_the_blob_of_an_attempt_that_has_landed_and_is_not_staged_any_more_goes_at_once(at: Site) -> None:
+    store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
+    await blobs.write("b", b"[]")
+    key, overflow = announced("b", "mine", work("Sum:a"), 3, 0)
+    overflows = Overflows(PLAN, store, store, blobs, now_ms=lambda: 0)
+    await overflows.announce(key, overflow)
+    await store.write([Create(processed_key("Sum:a", b"inbox"), stored.encode(MARKED))])
+    assert await overflows.collect(await found(at, key), is_staged=True)
+    assert await blobs.read("b", bytes_max=9) is None and await announcements(at) == []
 
 
 @pytest.mark.parametrize("record", [None, OTHER, MARKED])
-async def test_a_blob_stays_while_the_record_that_names_it_is_staged(record: Record | None) -> None:
-    async with site() as at:
-        store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
-        await blobs.write("b", b"[]")
-        key, overflow = announced("b", "mine", work("Sum:a"), 3, 0)
-        overflows = Overflows(PLAN, store, store, blobs, now_ms=lambda: 9 * PLAN.record_life_ms)
-        await overflows.announce(key, overflow)
-        await store.write([Create(staged_key("Sum:a", "mine"), stored.encode(PENDING))])
-        if record is not None:
-            await store.write([Create(processed_key("Sum:a", b"inbox"), stored.encode(record))])
-        assert not await overflows.collect(await found(at, key), is_staged=True)
-        assert await blobs.read("b", bytes_max=9) == b"[]"
+async def test_a_blob_stays_while_the_record_that_names_it_is_staged(at: Site, record: Record | None) -> None:
+    store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
+    await blobs.write("b", b"[]")
+    key, overflow = announced("b", "mine", work("Sum:a"), 3, 0)
+    overflows = Overflows(PLAN, store, store, blobs, now_ms=lambda: 9 * PLAN.record_life_ms)
+    await overflows.announce(key, overflow)
+    await store.write([Create(staged_key("Sum:a", "mine"), stored.encode(PENDING))])
+    if record is not None:
+        await store.write([Create(processed_key("Sum:a", b"inbox"), stored.encode(record))])
+    assert not await overflows.collect(await found(at, key), is_staged=True)
+    assert await blobs.read("b", bytes_max=9) == b"[]"
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknown("silence"), Throttled("busy")])
@@ -229,24 +223,23 @@ async def test_outputs_that_cannot_be_read_now_are_asked_for_again(error: Except
 
 @pytest.mark.parametrize("what", ["names it", "marked meanwhile", "gone meanwhile", "changed behind the read"])
 async def test_a_missing_blob_is_reported_only_where_a_document_still_names_it(
-    what: str, caplog: pytest.LogCaptureFixture
+    at: Site, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stale(EngineStore):
         async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
             found = await super().read(key, session=session)
             return None if found is None else Document(found.key, found.body, found.version + "0", found.session)
 
-    async with site() as at:
-        store, key = EngineStore(at.engine.core, at.engine.documents), record_key("Sum:a", b"inbox")
-        if what != "gone meanwhile":
-            record = MARKED if what == "marked meanwhile" else PENDING
-            await store.write([Create(key, stored.encode(record))])
-        if what == "changed behind the read":
-            with pytest.raises(NothingCommitted):
-                await log_missing_blob(Stale(at.engine.core, at.engine.documents), key, "", "b")
-        else:
-            await log_missing_blob(store, key, "", "b")
-        assert ("restore the blob" in caplog.text) == (what == "names it")
+    store, key = EngineStore(at.engine.core, at.engine.documents), record_key("Sum:a", b"inbox")
+    if what != "gone meanwhile":
+        record = MARKED if what == "marked meanwhile" else PENDING
+        await store.write([Create(key, stored.encode(record))])
+    if what == "changed behind the read":
+        with pytest.raises(NothingCommitted):
+            await log_missing_blob(Stale(at.engine.core, at.engine.documents), key, "", "b")
+    else:
+        await log_missing_blob(store, key, "", "b")
+    assert ("restore the blob" in caplog.text) == (what == "names it")
 
 
 async def test_outputs_that_are_gone_before_they_have_left_are_reported(

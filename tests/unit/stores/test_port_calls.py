@@ -17,41 +17,37 @@ from outbox.runtime.commit.state_cache import CachedState, StateCache
 from outbox.stored import Record, StateItem, state_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.messages import deliver, deliver_raw
-from tests.unit.stores.store_site import Add, Sum, adding, found, handled, site, slow_first_blob
+from tests.unit.stores.store_site import Add, Site, Sum, adding, found, handled, site, slow_first_blob
 
 Scope = Literal["engine", "partition", "item"]
 
 
-async def test_a_cold_message_costs_a_read_and_a_batch_and_a_mark() -> None:
-    async with site() as at:
-        await handled(at, adding(), Add("a"))
-        at.store.calls.pop("note")
-        assert at.store.calls == {"read": 3, "commit": 1, "mark": 1}  # two reads are the registry's
+async def test_a_cold_message_costs_a_read_and_a_batch_and_a_mark(at: Site) -> None:
+    await handled(at, adding(), Add("a"))
+    at.store.calls.pop("note")
+    assert at.store.calls == {"read": 3, "commit": 1, "mark": 1}  # two reads are the registry's
 
 
-async def test_messages_of_one_key_that_come_together_share_a_commit_and_a_mark() -> None:
-    async with site() as at:
-        worker = await handled(at, adding(), *[Add("a", n) for n in range(40)])
-        assert await worker.state(Sum, "a") == Sum(sum(range(40)))
-        assert at.store.calls["commit"] == 1 and at.store.calls["mark"] == 1
-        assert at.engine.broker.queue("told").counts()["active"] == 40
+async def test_messages_of_one_key_that_come_together_share_a_commit_and_a_mark(at: Site) -> None:
+    worker = await handled(at, adding(), *[Add("a", n) for n in range(40)])
+    assert await worker.state(Sum, "a") == Sum(sum(range(40)))
+    assert at.store.calls["commit"] == 1 and at.store.calls["mark"] == 1
+    assert at.engine.broker.queue("told").counts()["active"] == 40
 
 
-async def test_a_warm_key_is_not_read_again() -> None:
-    async with site() as at:
-        worker = Worker(adding(), at)
-        async with worker:
-            for number in range(5):
-                await deliver(worker, "adds", Add("a"), id=f"m{number}")
-        assert at.store.calls["read"] == 3 and at.store.calls["commit"] == 5
+async def test_a_warm_key_is_not_read_again(at: Site) -> None:
+    worker = Worker(adding(), at)
+    async with worker:
+        for number in range(5):
+            await deliver(worker, "adds", Add("a"), id=f"m{number}")
+    assert at.store.calls["read"] == 3 and at.store.calls["commit"] == 5
 
 
-async def test_more_messages_than_a_batch_holds_are_several_batches() -> None:
-    async with site() as at:
-        at.store.capabilities = StoreCapabilities("partition", 5, 2 << 20, True, True)
-        worker = await handled(at, adding(), *[Add("a") for _ in range(13)])
-        assert await worker.state(Sum, "a") == Sum(13)
-        assert at.store.calls["commit"] == 4  # four records and the state in each
+async def test_more_messages_than_a_batch_holds_are_several_batches(at: Site) -> None:
+    at.store.capabilities = StoreCapabilities("partition", 5, 2 << 20, True, True)
+    worker = await handled(at, adding(), *[Add("a") for _ in range(13)])
+    assert await worker.state(Sum, "a") == Sum(13)
+    assert at.store.calls["commit"] == 4  # four records and the state in each
 
 
 async def test_a_message_that_comes_twice_in_one_batch_acts_once(scope: str) -> None:
@@ -84,12 +80,11 @@ async def test_a_foreign_document_delays_its_messages_and_stops_no_other(scope: 
         assert counts["active"] + counts["scheduled"] == 1 and await worker.dead_letters("adds") == []
 
 
-async def test_a_marked_record_has_lost_its_outputs_and_keeps_its_verdict() -> None:
-    async with site() as at:
-        await handled(at, adding(), Add("a"))
-        (id,) = [id for id in await at.documents("Sum:a") if id.startswith("inbox:")]
-        record = stored.decode(await found(at, DocumentKey("Sum:a", id)), Record)
-        assert not record.pending and record.outputs == () and record.fingerprint and record.reason == ""
+async def test_a_marked_record_has_lost_its_outputs_and_keeps_its_verdict(at: Site) -> None:
+    await handled(at, adding(), Add("a"))
+    (id,) = [id for id in await at.documents("Sum:a") if id.startswith("inbox:")]
+    record = stored.decode(await found(at, DocumentKey("Sum:a", id)), Record)
+    assert not record.pending and record.outputs == () and record.fingerprint and record.reason == ""
 
 
 async def test_two_workers_at_once_add_up(scope: str = "partition") -> None:

@@ -10,11 +10,11 @@ import pytest
 from outbox import App, Client, Context, Engine, HttpEntry, Worker
 from outbox.errors import Refused
 from outbox.runtime.delivery.retrying import REST_FIRST_S, REST_MAX_S, Backoff
-from tests.unit.stores.store_site import Add, Sum, adding, site
+from tests.unit.stores.store_site import Add, Site, Sum, adding
 
 
 async def test_a_commit_that_is_refused_for_good_is_logged_and_tried_ever_more_seldom(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    at: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rests: list[int] = []
 
@@ -23,18 +23,17 @@ async def test_a_commit_that_is_refused_for_good_is_logged_and_tried_ever_more_s
         await asyncio.sleep(0.01)
 
     monkeypatch.setattr(Backoff, "rest", rest)
-    async with site() as at:
-        at.store.refused = "commit"
-        async with Worker(adding(), at) as worker:
-            await worker.send("adds", Add("a"), id="m")
-            async with asyncio.timeout(60):
-                while len(rests) < 3:  # noqa: ASYNC110  # no event says so a message is given back
-                    await asyncio.sleep(0.01)
-            reported = [record for record in caplog.records if "could be committed" in record.message]
-            assert len(reported) == 1 and "not now" in reported[0].__dict__["error"]
-            at.store.refused = ""
-            await worker.wait_idle()
-            assert await worker.state(Sum, "a") == Sum(1)
+    at.store.refused = "commit"
+    async with Worker(adding(), at) as worker:
+        await worker.send("adds", Add("a"), id="m")
+        async with asyncio.timeout(60):
+            while len(rests) < 3:  # noqa: ASYNC110  # no event says so a message is given back
+                await asyncio.sleep(0.01)
+        reported = [record for record in caplog.records if "could be committed" in record.message]
+        assert len(reported) == 1 and "not now" in reported[0].__dict__["error"]
+        at.store.refused = ""
+        await worker.wait_idle()
+        assert await worker.state(Sum, "a") == Sum(1)
     assert rests == list(range(len(rests)))
 
 
@@ -74,17 +73,18 @@ async def test_a_blob_store_that_refuses_for_good_is_logged_and_tried_ever_more_
     assert rests == list(range(len(rests)))
 
 
-async def test_a_worker_that_stops_does_not_wait_for_a_message_to_have_rested(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_stops_does_not_wait_for_a_message_to_have_rested(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("outbox.runtime.delivery.retrying.REST_FIRST_S", 60.0)
     monkeypatch.setattr("outbox.runtime.delivery.retrying.REST_MAX_S", 60.0)
-    async with site() as at:
-        at.store.refused = "commit"
-        async with asyncio.timeout(15):
-            async with Worker(adding(), at) as worker:
-                await worker.send("adds", Add("a"), id="m")
-                while not worker._scope.retry_backoff.count:  # noqa: ASYNC110  # no event says so
-                    await asyncio.sleep(0.01)
-        assert at.engine.broker.queue("adds").counts()["active"] == 1
+    at.store.refused = "commit"
+    async with asyncio.timeout(15):
+        async with Worker(adding(), at) as worker:
+            await worker.send("adds", Add("a"), id="m")
+            while not worker._scope.retry_backoff.count:  # noqa: ASYNC110  # no event says so
+                await asyncio.sleep(0.01)
+    assert at.engine.broker.queue("adds").counts()["active"] == 1
 
 
 async def test_rests_grow_up_to_a_limit() -> None:
@@ -100,21 +100,22 @@ async def test_rests_grow_up_to_a_limit() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_the_first_commit_over_a_store_ends_a_row_of_releases(count: int) -> None:
-    async with site() as at:
-        client = Client(adding(), at)
-        await client.declare()
-        for number in range(count):
-            await client.send("adds", Add("a"), id=str(number))
-        worker = Worker(adding(), at)
-        async with worker:
-            worker._scope.retry_backoff.count = 5
-            await worker.wait_idle()
-            assert worker._scope.retry_backoff.count == 0
-        assert at.store.calls["commit"] == 1, "several commit together"
+async def test_the_first_commit_over_a_store_ends_a_row_of_releases(at: Site, count: int) -> None:
+    client = Client(adding(), at)
+    await client.declare()
+    for number in range(count):
+        await client.send("adds", Add("a"), id=str(number))
+    worker = Worker(adding(), at)
+    async with worker:
+        worker._scope.retry_backoff.count = 5
+        await worker.wait_idle()
+        assert worker._scope.retry_backoff.count == 0
+    assert at.store.calls["commit"] == 1, "several commit together"
 
 
-async def test_a_request_that_cannot_be_committed_is_answered_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_that_cannot_be_committed_is_answered_and_logged_once(
+    at: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     app: Any = adding()
 
     @app.http("POST", "/adds", key="key")  # type: ignore[untyped-decorator]
@@ -122,7 +123,7 @@ async def test_a_request_that_cannot_be_committed_is_answered_and_logged_once(ca
         total.n += message.n
         return total.n
 
-    async with site() as at, HttpEntry(app, at) as entry:
+    async with HttpEntry(app, at) as entry:
         at.store.refused = "commit"
         for number in range(2):
             response = await entry.handle("POST", "/adds", {"Idempotency-Key": f"{number}"}, b'{"key": "a"}')

@@ -18,7 +18,7 @@ from outbox.runtime.commit.marks import Marks
 from outbox.runtime.start.plan import compile_app
 from outbox.stored import Record
 from tests.unit.messages import deliver
-from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, site, swept
+from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, swept
 from tests.unit.stores.test_marks import pending, send_apart
 
 
@@ -55,16 +55,16 @@ async def add_one(worker: Worker, id: str) -> None:
     await deliver(worker, "adds", Add("k0"), id=id)
 
 
-async def test_a_mark_rides_in_the_next_batch_of_its_key() -> None:
-    async with site() as at, lingering(at, adding()) as worker:
+async def test_a_mark_rides_in_the_next_batch_of_its_key(at: Site) -> None:
+    async with lingering(at, adding()) as worker:
         await send_apart(worker, 5)
         assert (at.store.calls["commit"], at.store.calls["mark"]) == (5, 0)
         assert await pending(at) == 1
         assert await worker.state(Sum, "k0") == Sum(5)
 
 
-async def test_what_rides_does_not_lend_the_state_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with site() as at, lingering(at, adding()) as worker:
+async def test_what_rides_does_not_lend_the_state_its_version(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with lingering(at, adding()) as worker:
         write = at.store.write
 
         async def apart(operations: Sequence[Write]) -> Won | Lost:
@@ -82,18 +82,18 @@ async def test_what_rides_does_not_lend_the_state_its_version(monkeypatch: pytes
         assert at.store.calls["commit"] == 4
 
 
-async def test_the_mark_of_a_key_that_is_new_waits_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_mark_of_a_key_that_is_new_waits_for_a_moment_only(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox.runtime.commit.marks.RECURRING_PAUSES", 1_000_000)
-    async with site() as at, Worker(adding(), at) as worker:
+    async with Worker(adding(), at) as worker:
         await send_apart(worker, 1)
         async with asyncio.timeout(5):
             while await pending(at):  # noqa: ASYNC110  # no event says so a mark is written
                 await asyncio.sleep(0.01)
 
 
-async def test_a_mark_that_another_has_made_takes_no_handling_with_it() -> None:
+async def test_a_mark_that_another_has_made_takes_no_handling_with_it(at: Site) -> None:
     counted = Counted()
-    async with site() as at, lingering(at, counted.app) as worker:
+    async with lingering(at, counted.app) as worker:
         await send_apart(worker, 1)
         assert (await swept(at, adding(), grace_s=0)).finished_count == 1
         at.store.calls.clear()
@@ -104,8 +104,8 @@ async def test_a_mark_that_another_has_made_takes_no_handling_with_it() -> None:
         assert await pending(at) == 1 and await worker.state(Sum, "k0") == Sum(3)
 
 
-async def test_marks_beside_one_that_has_lost_are_still_due() -> None:
-    async with site() as at, lingering(at, adding(), together=3) as worker:
+async def test_marks_beside_one_that_has_lost_are_still_due(at: Site) -> None:
+    async with lingering(at, adding(), together=3) as worker:
         assert at.store.calls["commit"] == 1 and await pending(at) == 3
         (first, *_) = [document async for document in at.store.unfinished()]
         await mark(at, first.key)
@@ -127,9 +127,9 @@ async def mark(at: Site, key: DocumentKey) -> None:
 
 @pytest.mark.parametrize("error", [Throttled("not now"), OutcomeUnknown("no answer"), TooLarge("all in all")], ids=str)
 async def test_marks_whose_batch_was_not_written_are_still_due(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
+    at: Site, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with site() as at, lingering(at, adding()) as worker:
+    async with lingering(at, adding()) as worker:
         await send_apart(worker, 1)
         refuse_once(at, monkeypatch, error)
         await add_one(worker, "m1")
@@ -139,10 +139,11 @@ async def test_marks_whose_batch_was_not_written_are_still_due(
 
 
 async def test_a_batch_that_is_too_large_for_its_marks_alone_is_written_without(
+    at: Site,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted = Counted()
-    async with site() as at, lingering(at, counted.app) as worker:
+    async with lingering(at, counted.app) as worker:
         await send_apart(worker, 1)
         refuse_once(at, monkeypatch, TooLarge("all in all"))
         await add_one(worker, "m1")
@@ -173,17 +174,16 @@ def batches(at: Site, patch: pytest.MonkeyPatch) -> list[list[int]]:
     return sizes
 
 
-async def test_no_more_marks_ride_than_a_batch_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with site() as at:
-        at.store.capabilities = replace(at.store.capabilities, batch_count_max=4)
-        async with lingering(at, adding(), together=3) as worker:
-            sizes = batches(at, monkeypatch)
-            await add_one(worker, "m1")
-            assert [len(batch) for batch in sizes] == [4] and await pending(at) == 2
+async def test_no_more_marks_ride_than_a_batch_has_room_for(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    at.store.capabilities = replace(at.store.capabilities, batch_count_max=4)
+    async with lingering(at, adding(), together=3) as worker:
+        sizes = batches(at, monkeypatch)
+        await add_one(worker, "m1")
+        assert [len(batch) for batch in sizes] == [4] and await pending(at) == 2
 
 
-async def test_no_more_bytes_ride_than_a_batch_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with site() as at, lingering(at, adding()) as worker:
+async def test_no_more_bytes_ride_than_a_batch_has_room_for(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with lingering(at, adding()) as worker:
         sizes = batches(at, monkeypatch)
         await send_apart(worker, 2)
         record, state, mark = sizes[1]
@@ -193,21 +193,22 @@ async def test_no_more_bytes_ride_than_a_batch_has_room_for(monkeypatch: pytest.
         assert len(sizes[2]) == 2 and await pending(at) == 2
 
 
-async def test_a_mark_of_outputs_in_a_blob_does_not_ride() -> None:
-    async with site() as at:
-        marks = Marks(compile_app(adding()), at.store, MemoryBlobStore())
-        for id, spilled in (("m0", "a-blob"), ("m1", "")):
-            key, record = DocumentKey("Sum:k0", id), Record("t", b"f", at.engine.now_ms(), True, spilled=spilled)
-            won = await at.store.write([Create(key, stored.encode(record), tag=Tag("commit"))])
-            assert isinstance(won, Won)
-            marks.add(key, won.versions[0], record, b"i")
-        taken = marks.take("Sum:k0", count_max=9, bytes_max=1 << 20)
-        assert [one.write.key.id for one in taken] == ["m1"] and marks.due_count == 1
+async def test_a_mark_of_outputs_in_a_blob_does_not_ride(at: Site) -> None:
+    marks = Marks(compile_app(adding()), at.store, MemoryBlobStore())
+    for id, spilled in (("m0", "a-blob"), ("m1", "")):
+        key, record = DocumentKey("Sum:k0", id), Record("t", b"f", at.engine.now_ms(), True, spilled=spilled)
+        won = await at.store.write([Create(key, stored.encode(record), tag=Tag("commit"))])
+        assert isinstance(won, Won)
+        marks.add(key, won.versions[0], record, b"i")
+    taken = marks.take("Sum:k0", count_max=9, bytes_max=1 << 20)
+    assert [one.write.key.id for one in taken] == ["m1"] and marks.due_count == 1
 
 
-async def test_a_batch_that_lost_to_a_mark_is_not_written_past_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_that_lost_to_a_mark_is_not_written_past_its_deadline(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counted = Counted()
-    async with site() as at, lingering(at, counted.app) as worker:
+    async with lingering(at, counted.app) as worker:
         await send_apart(worker, 1)
         assert (await swept(at, adding(), grace_s=0)).finished_count == 1
         write, leaps = at.store.write, [86_400]

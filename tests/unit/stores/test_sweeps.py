@@ -43,40 +43,37 @@ class Picky:
         await self._send(outputs)
 
 
-async def test_what_can_never_be_sent_keeps_no_sweep_from_what_is_behind_it() -> None:
-    async with site() as at:
-        await leave_pending(at, 6)
-        Picky(at, {"m0", "m1"})
-        start, counts = 0, []
-        for _ in range(4):
-            found = await swept(at, adding(), count_max=2, start=start)
-            start = found.next_start
-            counts.append(found.finished_count)
-        assert sum(counts) == 4 and counts[0] == 0
-        assert at.engine.broker.queue("told").counts()["active"] == 4
+async def test_what_can_never_be_sent_keeps_no_sweep_from_what_is_behind_it(at: Site) -> None:
+    await leave_pending(at, 6)
+    Picky(at, {"m0", "m1"})
+    start, counts = 0, []
+    for _ in range(4):
+        found = await swept(at, adding(), count_max=2, start=start)
+        start = found.next_start
+        counts.append(found.finished_count)
+    assert sum(counts) == 4 and counts[0] == 0
+    assert at.engine.broker.queue("told").counts()["active"] == 4
 
 
-async def test_each_sweep_begins_behind_what_all_before_it_could_not_finish() -> None:
-    async with site() as at:
-        await leave_pending(at, 6)
-        Picky(at, {"m0", "m1", "m2", "m3"})
-        start, starts, finished = 0, list[int](), 0
-        for _ in range(3):
-            found = await swept(at, adding(), count_max=2, start=start)
-            start, finished = found.next_start, finished + found.finished_count
-            starts.append(start)
-        assert starts[:2] == [2, 4] and finished == 2
+async def test_each_sweep_begins_behind_what_all_before_it_could_not_finish(at: Site) -> None:
+    await leave_pending(at, 6)
+    Picky(at, {"m0", "m1", "m2", "m3"})
+    start, starts, finished = 0, list[int](), 0
+    for _ in range(3):
+        found = await swept(at, adding(), count_max=2, start=start)
+        start, finished = found.next_start, finished + found.finished_count
+        starts.append(start)
+    assert starts[:2] == [2, 4] and finished == 2
 
 
-async def test_a_sweep_that_takes_long_is_gone_on_with_by_the_next() -> None:
-    async with site() as at:
-        await leave_pending(at, 6)
-        Picky(at, set(), at.clock)
-        first = await swept(at, adding())
-        assert 0 < first.finished_count < 6
-        while first.next_start or first.finished_count:
-            first = await swept(at, adding(), start=first.next_start)
-        assert at.engine.broker.queue("told").counts()["active"] == 6
+async def test_a_sweep_that_takes_long_is_gone_on_with_by_the_next(at: Site) -> None:
+    await leave_pending(at, 6)
+    Picky(at, set(), at.clock)
+    first = await swept(at, adding())
+    assert 0 < first.finished_count < 6
+    while first.next_start or first.finished_count:
+        first = await swept(at, adding(), start=first.next_start)
+    assert at.engine.broker.queue("told").counts()["active"] == 6
 
 
 async def test_outputs_that_cannot_be_sent_are_reported_with_their_ids(caplog: pytest.LogCaptureFixture) -> None:

@@ -175,47 +175,6 @@ def south(source: str, target: str) -> Transfer:
     return Transfer("north", source, "south", target)
 
 
-async def test_funds_arrive_once_on_a_store_of_another_kind(banks: Banks) -> None:
-    await banks.commands("north").append(Withdraw("t1", south("a", "b"), 30), id="t1")
-    await banks.run_until_idle()
-    assert (await banks.balances("north"), await banks.balances("south")) == ({"a": 70, "b": 100}, {"a": 100, "b": 130})
-    assert await values(banks.answers("south")) == [Answer("t1", "done")]
-
-
-async def test_a_command_that_comes_twice_moves_funds_once(banks: Banks) -> None:
-    commands, start = banks.commands("north"), await banks.commands("north").end()
-    for _ in range(3):
-        await banks.commands("north").append(Withdraw("t1", south("a", "b"), 30), id="t1", since=start)
-        await banks.run_until_idle()
-    assert len(await values(commands)) == 1
-    assert (await banks.balances("south"))["b"] == 130
-
-
-async def test_insufficient_funds_are_refused_by_the_first_semi_transaction(banks: Banks) -> None:
-    for n, amount in enumerate((60, 60, 40)):
-        await banks.commands("north").append(Withdraw(f"t{n}", south("a", "b"), amount), id=f"t{n}")
-    await banks.run_until_idle()
-    assert await values(banks.answers("north")) == [Answer("t1", "insufficient funds")]
-    assert (await banks.balances("north"))["a"] == 0 and (await banks.balances("south"))["b"] == 200
-
-
-async def test_a_deposit_for_a_closed_account_is_refunded(banks: Banks) -> None:
-    await banks.commands("south").append(Close("c1", "b"), id="c1")
-    await banks.commands("north").append(Withdraw("t1", south("a", "b"), 30), id="t1")
-    await banks.run_until_idle()
-    assert await banks.balances("north") == {"a": 100, "b": 100}
-    assert await values(banks.answers("north")) == [Answer("t1", "refunded")]
-
-
-async def test_a_refund_for_a_closed_account_goes_to_suspense(banks: Banks) -> None:
-    await banks.commands("south").append(Close("c1", "b"), id="c1")
-    await banks.commands("north").append(Withdraw("t1", south("a", "b"), 30), id="t1")
-    await banks.processor("north").run_until_idle()
-    await banks.commands("north").append(Close("c2", "a"), id="c2")
-    await banks.run_until_idle()
-    assert await banks.balances("north") == {"a": 70, "b": 100, SUSPENSE: 30}
-
-
 @pytest.mark.parametrize("seed", range(12))
 async def test_no_money_is_made_or_lost_at_any_prefix(banks: Banks, seed: int) -> None:
     chance = random.Random(seed)
