@@ -113,12 +113,23 @@ async def test_what_is_due_before_it_is_cancelled_takes_effect_once(orders: Orde
         assert world.dead_letters("timeouts") == []
 
 
-@pytest.mark.parametrize("does", ["both", "pay twice"])
-async def test_cancelling_at_once_or_twice_cancels(orders: Orders, does: str) -> None:
-    async with Harness(orders.app) as world:
-        if does == "pay twice":
-            await world.send("orders", Order("o", "start"), id="1")
-        await world.send("orders", Order("o", does), id="2")
+@pytest.mark.parametrize(
+    ("does", "note", "ordering", "duplicates"),
+    [
+        (["both"], "", "unordered", ()),
+        (["start", "pay twice"], "", "unordered", ()),
+        (["start", "pay"], "n" * 5_000, "unordered", ()),
+        (["start", "pay"], "", "per_key", ()),
+        (["start", "pay"], "", "unordered", (1, 2, 3, 4)),
+    ],
+    ids=["at once", "twice", "large", "in an ordered queue", "a cancellation that comes twice"],
+)
+async def test_what_is_cancelled_in_any_way_has_no_effect(
+    does: list[str], note: str, ordering: str, duplicates: tuple[int, ...]
+) -> None:
+    async with Harness(Orders(ordering).app, faults=Faults(duplicates=duplicates)) as world:
+        for number, what in enumerate(does):
+            await world.send("orders", Order("o", what, note=note), id=f"{number}")
         await world.advance(hours=2)
         assert await fired(world) == 0
         assert world.dead_letters("timeouts") == []
@@ -148,40 +159,12 @@ async def test_a_cancellation_of_a_refused_message_leaves_its_dead_letter_alone(
         assert await fired(world) == 1
 
 
-async def test_a_large_message_is_cancelled_by_its_ticket(orders: Orders) -> None:
-    async with Harness(orders.app) as world:
-        await world.send("orders", Order("o", "start", note="n" * 5_000), id="1")
-        await world.send("orders", Order("o", "pay"), id="2")
-        await world.advance(hours=2)
-        assert await fired(world) == 0
-        assert world.dead_letters("timeouts") == []
-
-
-async def test_in_an_ordered_queue_it_is_cancelled_too() -> None:
-    orders = Orders("per_key")
-    async with Harness(orders.app) as world:
-        await world.send("orders", Order("o", "start"), id="1")
-        await world.send("orders", Order("o", "pay"), id="2")
-        await world.advance(hours=2)
-        assert await fired(world) == 0
-        assert world.dead_letters("timeouts") == []
-
-
 async def test_a_cancellation_runs_no_handler_and_keeps_the_state(orders: Orders) -> None:
     async with Harness(orders.app) as world:
         await world.given(Watch, "o", Watch(7))
         await world.send("orders", Order("o", "start"), id="1")
         await deliver(world, "orders", Order("o", "pay"), id="2")
         assert (orders.run, await fired(world)) == ([], 7)
-
-
-async def test_a_cancellation_that_comes_twice_is_harmless(orders: Orders) -> None:
-    async with Harness(orders.app, faults=Faults(duplicates=(1, 2, 3, 4))) as world:
-        await world.send("orders", Order("o", "start"), id="1")
-        await world.send("orders", Order("o", "pay"), id="2")
-        await world.advance(hours=2)
-        assert await fired(world) == 0
-        assert world.dead_letters("timeouts") == []
 
 
 @pytest.mark.parametrize(

@@ -140,10 +140,13 @@ async def test_what_an_edit_replaced_is_not_run_by_a_resubmission_either(world: 
     assert await world.lines() == ["good"]
 
 
-async def test_an_edit_may_be_edited_and_copies_of_all_of_them_follow(world: World) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_an_edit_may_be_edited_and_copies_of_all_of_them_follow(world: World, restarts: bool) -> None:
     await world.send("bad")
-    await world.edit("worse")
-    await world.edit("good")
+    for edit in ("worse", "good"):
+        await world.edit(edit)
+        if restarts:
+            await world.harness.restart()
     world.bad.clear()
     for copy in ("bad", "worse", "good"):
         await world.send(copy)
@@ -210,17 +213,6 @@ async def test_an_edit_under_another_key_is_refused_and_the_message_may_still_be
     world.bad.clear()
     await world.send_edit("bad", "bad", attempt=2)  # the same body: a plain resubmission
     assert await world.lines() == ["bad"]
-
-
-async def test_what_an_edit_replaced_is_remembered_over_a_restart(world: World) -> None:
-    await world.send("bad")
-    await world.edit("worse")
-    await world.harness.restart()
-    await world.edit("good")
-    await world.harness.restart()
-    for copy in ("bad", "worse"):
-        await world.send(copy)
-    assert (await world.lines(), world.dead()) == (["good"], [])
 
 
 async def test_an_edit_past_the_life_of_the_refusal_is_refused(world: World) -> None:

@@ -72,14 +72,26 @@ async def world(scope: str) -> AsyncIterator[World]:
         yield made
 
 
-async def test_without_a_record_a_young_message_is_run(world: World) -> None:
-    await world.send("a", age_s=RETENTION_S - 1)
-    assert (await world.lines(), world.dead()) == (["a"], [])
-
-
-async def test_without_a_record_a_message_past_retention_is_too_old(world: World) -> None:
-    await world.send("a", age_s=RETENTION_S)
-    assert (await world.lines(), world.dead()) == ([], ["too-old"])
+@pytest.mark.parametrize(
+    ("sent", "lines", "dead"),
+    [
+        ([("a", RETENTION_S - 1)], ["a"], []),
+        ([("a", RETENTION_S)], [], ["too-old"]),
+        ([("a", 0), ("b", 0)], ["a"], ["payload-differs"]),
+        ([("bad", 0), ("bad", 0)], [], ["not a line", "not a line"]),
+        ([("bad", 0), ("b", 0)], [], ["not a line", "payload-differs"]),
+        ([("a", RETENTION_S), ("a", 0)], [], ["too-old", "too-old"]),  # its sender says that it is young now
+        ([("a", RETENTION_S), ("b", 0)], [], ["payload-differs", "too-old"]),
+    ],
+    ids=["young", "old", "other of applied", "copy of refused", "other of refused", "copy of old", "other of old"],
+)
+async def test_a_message_has_the_verdict_of_its_age_and_of_what_came_before_it(
+    world: World, sent: list[tuple[str, float]], lines: list[str], dead: list[str]
+) -> None:
+    for text, age_s in sent:
+        await world.send(text, age_s=age_s)
+        world.bad.clear()
+    assert (await world.lines(), sorted(world.dead())) == (lines, dead)
 
 
 @pytest.mark.parametrize("age_s", [0, RETENTION_S + MARGIN_S - 1], ids=["young", "past retention"])
@@ -90,19 +102,6 @@ async def test_the_copy_of_an_applied_message_is_a_duplicate(world: World, age_s
     assert (await world.lines(), world.dead()) == (["a"], [])
 
 
-async def test_another_payload_under_the_id_of_an_applied_message_differs(world: World) -> None:
-    await world.send("a")
-    await world.send("b")
-    assert (await world.lines(), world.dead()) == (["a"], ["payload-differs"])
-
-
-async def test_the_copy_of_a_refused_message_is_refused_for_the_same_reason(world: World) -> None:
-    await world.send("bad")
-    world.bad.clear()
-    await world.send("bad")
-    assert (await world.lines(), world.dead()) == ([], ["not a line", "not a line"])
-
-
 @pytest.mark.parametrize("age_s", [0, RETENTION_S - 1], ids=["young", "past retention by then"])
 async def test_the_resubmission_of_a_refused_message_is_run_at_any_age(world: World, age_s: float) -> None:
     await world.send("bad", age_s=age_s)
@@ -110,24 +109,6 @@ async def test_the_resubmission_of_a_refused_message_is_run_at_any_age(world: Wo
     await world.harness.advance(seconds=10)
     await world.resubmit()
     assert (await world.lines(), world.dead()) == (["bad"], [])
-
-
-async def test_another_payload_under_the_id_of_a_refused_message_differs(world: World) -> None:
-    await world.send("bad")
-    await world.send("b")
-    assert (await world.lines(), sorted(world.dead())) == ([], ["not a line", "payload-differs"])
-
-
-async def test_the_copy_of_a_message_that_was_too_old_is_too_old(world: World) -> None:
-    await world.send("a", age_s=RETENTION_S)
-    await world.send("a")  # its sender says that it is young now
-    assert (await world.lines(), world.dead()) == ([], ["too-old", "too-old"])
-
-
-async def test_another_payload_under_the_id_of_a_message_that_was_too_old_differs(world: World) -> None:
-    await world.send("a", age_s=RETENTION_S)
-    await world.send("b")
-    assert (await world.lines(), sorted(world.dead())) == ([], ["payload-differs", "too-old"])
 
 
 async def test_what_waited_behind_a_block_is_run_at_any_age(world: World) -> None:

@@ -112,22 +112,19 @@ async def test_losses_with_a_win_between_are_not_in_a_row(
     assert tried == [1, 1, 2, 2, 3, 3] and "in a row" not in caplog.text
 
 
-@pytest.mark.parametrize("given", [0, -1, 1_001, "x", 1.5, None])
-def test_how_many_entries_a_sink_takes_at_once_is_a_number(engine: Engine, file: Path, given: Any) -> None:
-    reason = f"sink counter: batch_max={given!r}: 1 to 1000"
-    with pytest.raises(NotRegistrable, match=reason):
-        sink(made("numbers", engine, int), file, batch_max=given)
-    with pytest.raises(NotRegistrable, match=reason):
-        store_sink(engine, batch_max=given)
-
-
-@pytest.mark.parametrize("given", [0, -1, "x"])
-def test_how_often_a_sink_looks_is_a_time(engine: Engine, file: Path, given: Any) -> None:
-    reason = f"sink counter: poll_s_max={given!r}: seconds, more than 0"
-    with pytest.raises(NotRegistrable, match=reason):
-        sink(made("numbers", engine, int), file, poll_s_max=given)
-    with pytest.raises(NotRegistrable, match=reason):
-        store_sink(engine, poll_s_max=given)
+@pytest.mark.parametrize(
+    ("option", "given", "cure"),
+    [
+        *(("batch_max", given, "1 to 1000") for given in (0, -1, 1_001, "x", 1.5, None)),
+        *(("poll_s_max", given, "seconds, more than 0") for given in (0, -1, "x")),
+    ],
+)
+def test_how_many_entries_a_sink_takes_and_how_often_it_looks_are_numbers(
+    engine: Engine, file: Path, option: Any, given: Any, cure: str
+) -> None:
+    for make in (partial(sink, made("numbers", engine, int), file), partial(store_sink, engine)):
+        with pytest.raises(NotRegistrable, match=f"sink counter: {option}={given!r}: {cure}"):
+            make(**{option: given})
 
 
 # In a database's own transactions
