@@ -160,7 +160,6 @@ LONG: dict[str, tuple[str, ...]] = {
     "unit/streams/pipeline/test_state_types.py": (
         "what_is_saved_of_changes_is_the_state_whatever_becomes_of_checkpoints",
     ),
-    "unit/streams/test_articles_task.py": ("no_money_is_made_or_lost_at_any_prefix",),
     "unit/streams/test_processor.py": ("replicas_killed_at_any_time_leave_the_log_of_a_run_without_a_failure",),
     "unit/verify/test_audit_command.py": ("a_killed_hosts_history_is_judged_sound",),
     "unit/verify/test_pytest_plugin.py": ("what_is_wrong_is_the_failure",),

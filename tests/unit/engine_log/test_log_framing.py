@@ -55,11 +55,6 @@ def test_overhead_is_what_the_format_says(size: int, overhead: int) -> None:
     assert len(stuff(b"a" * size)) == size + overhead
 
 
-def test_the_last_block_is_always_short() -> None:
-    assert stuff(b"a" * 252) == b"\xfc" + b"a" * 252 + b"\x00\x00"
-    assert stuff(b"ab\xfe\xfd") == b"\x02ab\x00\x00"
-
-
 @pytest.mark.parametrize("size", [300, 64_500])
 def test_a_record_cut_anywhere_does_not_decode(size: int) -> None:
     stuffed = stuff(b"a" * 100 + DELIMITER + b"b" * size)

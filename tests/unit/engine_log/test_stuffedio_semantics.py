@@ -6,14 +6,9 @@ always short, so that a record cut at a block's end is not one, and every record
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.framing import DELIMITER, encode_record, scan, seed_of, stuff, unstuff
-from outbox.engine.log.segments import Limits, segment_name, snapshot_name
-from outbox.engine.log.wal import Log
 
 SEED = seed_of(b"0123456789abcdef")
 LATER = 253 * 253 - 1
@@ -82,41 +77,3 @@ def test_a_reader_that_begins_anywhere_finds_every_record_behind_the_next_delimi
     for start in range(len(data)):
         behind = [n + 1 for n, begin in enumerate(begins) if begin - len(DELIMITER) >= start]
         assert found(data[start:]) == behind, start
-
-
-def test_adjacent_delimiters_are_damage_and_no_record() -> None:
-    """`TestReverseUnstuffer`, `adjacent-delimiters`: a record has one byte at least."""
-    result = scan(DELIMITER * 3, SEED, record_size_max_bytes=1 << 16)
-    assert not result.records and result.damage
-
-
-def opened(disk: MemoryDisk) -> Log:
-    limits = Limits(segment_size_bytes=4_096)
-    return Log.open(disk, log_id=b"0123456789abcdef", clock_ms=lambda: 7, limits=limits)
-
-
-def test_snapshots_and_journals_alternate_and_each_open_has_the_newest_and_what_is_behind() -> None:
-    """`TestWAL_Snapshots` and `TestWAL_JournalOnly`, round after round."""
-    disk, chance, number = MemoryDisk(), random.Random(1), 0
-    told: list[bytes] = []
-    behind: list[bytes] = []
-    for life in range(12):
-        log = opened(disk)
-        recovered = log.recovered
-        assert b"".join(told) == (recovered.snapshot_data if told else b"")
-        assert [record.payload for record in recovered.records] == behind
-        for _ in range(chance.randint(1, 6)):
-            number += 1
-            behind.append(b"record %d " % number * chance.choice((1, 40)))
-            log.append(9, behind[-1])
-        log.sync()
-        if life % 2:
-            log.write()
-            log.sync()
-            sealed = log.seal()
-            told, behind = [*told, *behind], []
-            log.store_snapshot(sealed, b"".join(told))
-            log.retire(sealed)
-            assert {snapshot_name(sealed), segment_name(sealed + 1)} <= set(disk.names())
-            assert len([name for name in disk.names() if name.startswith(snapshot_name(sealed)[:4])]) <= 2
-        log.close()
