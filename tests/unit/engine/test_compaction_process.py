@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -25,6 +24,7 @@ from outbox.engine.log.segments import snapshot_name, snapshot_ordinals
 from outbox.engine.log.wal import Log
 from outbox.errors import Refused
 from outbox.message import Message
+from tests.unit.waiting import until
 
 LIMITS = EngineLimits(segment_bytes_max=20_000)
 COUNT = 500
@@ -73,14 +73,6 @@ def held(engine: Engine) -> list[int]:
 
 def log_files(folder: Path) -> list[str]:
     return [path.name for path in sorted(folder.iterdir()) if path.suffix in (".log", ".snapshot", ".tmp")]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if condition():
-            return
-        await asyncio.sleep(0.05)
-    pytest.fail("it did not happen in 30 s")
 
 
 def never(*_: object) -> NoReturn:
@@ -196,7 +188,7 @@ async def test_a_host_retires_nothing_behind_a_jobs_snapshot_that_does_not_read_
         data = (folder / snapshot_name(sealed)).read_bytes()
         (folder / snapshot_name(sealed)).write_bytes(data[:-1] + b"!")
         before = log_files(folder)
-        await until(lambda: bool(engine._passed_over))
+        await until(lambda: engine._passed_over)
         assert log_files(folder) == before and engine.stopped is None
     async with Engine.open(folder) as engine:
         assert held(engine) == list(range(COUNT))

@@ -11,7 +11,7 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -30,11 +30,9 @@ from outbox.runtime.commit.handler_threads import HandlerThreads
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
 from tests.unit.messages import Step, Steps, deliver
+from tests.unit.waiting import until
 
 Scope = Literal["engine", "partition", "item"]
-
-WITHIN_S = 20.0
-"""How long anything may take here that should happen at once, on a machine that does other things as well."""
 
 HOLD_S = 10.0
 """How long a thread waits at most for the test to let it go."""
@@ -99,12 +97,6 @@ def stepping(seen: Seen, **options: Any) -> App:
 async def backend_of(scope: Scope) -> AsyncIterator[Backend]:
     async with Engine.in_memory() as engine:
         yield engine if scope == "engine" else NarrowEngine(engine, scope)
-
-
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WITHIN_S):
-        while not done():  # noqa: ASYNC110  # a thread has no loop to set an event of
-            await asyncio.sleep(0.002)
 
 
 @pytest.fixture(autouse=True)

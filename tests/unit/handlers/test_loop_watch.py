@@ -19,6 +19,7 @@ from outbox.ports import Backend
 from outbox.runtime.commit import loop_watch
 from outbox.runtime.start.plan import compile_app
 from tests.unit.messages import Step, Steps, deliver
+from tests.unit.waiting import until
 
 IS_HELD, WAS_HELD = "the event loop is held by a handler; declare it blocking", "the event loop was held by a handler"
 HOLD_S = 20.0
@@ -158,9 +159,7 @@ async def test_the_watch_ends_with_its_worker() -> None:
     async with backend_of("engine") as backend, Worker(holding(lambda: None), backend):
         own = watches() - others
         assert own and all(thread.daemon for thread in own)
-    async with asyncio.timeout(HOLD_S):
-        while any(thread.is_alive() for thread in own):  # noqa: ASYNC110  # a thread has no event of a loop
-            await asyncio.sleep(0.01)
+    await until(lambda: not any(thread.is_alive() for thread in own))
 
 
 def test_the_watch_of_a_worker_that_is_abandoned_ends_with_its_loop() -> None:

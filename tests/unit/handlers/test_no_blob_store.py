@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -94,8 +93,7 @@ async def working(app: App, backend: Any) -> AsyncIterator[Worker]:
 
 
 async def handled(worker: Worker) -> None:
-    async with asyncio.timeout(20):
-        await worker.wait_idle()
+    await worker.wait_idle()
 
 
 # At the start

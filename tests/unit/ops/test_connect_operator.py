@@ -42,6 +42,7 @@ from outbox.ops.values.states import ReadStates
 from outbox.ops.values.status import ReadMetrics, ReadStatus
 from outbox.ops.values.streams import ReadStream
 from outbox.streams.log import OrderedLog
+from tests.unit.waiting import until
 
 
 @pytest.fixture
@@ -183,9 +184,7 @@ async def test_the_log_is_opened_again_where_the_host_that_waited_is_gone(folder
     async with connect_admin(folder) as admin:
         descriptor = want(folder)
         assert descriptor is not None
-        async with asyncio.timeout(10):
-            while is_held(folder):  # noqa: ASYNC110  # another process may let it go as well
-                await asyncio.sleep(0.01)
+        await until(lambda: not is_held(folder))
         os.close(descriptor)
         assert list((await admin.ask(ReadStatus())).queues) == ["q"] and is_held(folder)
 

@@ -17,6 +17,7 @@ from outbox.http_entry import HttpEntry
 from outbox.ops.net import connection_guard, http_server
 from outbox.ops.net.http_server import serve_http
 from tests.unit.runtime.purse import Book, paying
+from tests.unit.waiting import until
 
 BODY = b'{"purse":"a","amount":5}'
 HEADERS = {"Content-Type": "application/json", "Idempotency-Key": "k"}
@@ -244,9 +245,7 @@ async def test_a_request_under_way_is_answered_before_the_server_ends(engine: En
         async with HttpEntry(paying(book), engine) as entry, serve_http(entry, 0) as port:
             shop = Shop(engine, entry, port, session, book)
             asked = asyncio.create_task(shop.post())
-            async with asyncio.timeout(5):
-                while not book.runs:  # noqa: ASYNC110  # the handler waits for nothing that could be waited for here
-                    await asyncio.sleep(0.005)
+            await until(lambda: book.runs)
             assert book.gate is not None
             asyncio.get_running_loop().call_later(0.1, book.gate.set)
         assert (await asked)[0] == 200

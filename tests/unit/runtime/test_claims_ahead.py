@@ -16,6 +16,7 @@ from outbox.engine.entities import QueueSettings
 from outbox.message import Message
 from outbox.ports import Delivery, Ports
 from outbox.worker import AHEAD_COUNT, AHEAD_S
+from tests.unit.waiting import until
 
 
 @dataclass
@@ -170,9 +171,7 @@ async def test_behind_a_message_that_waits_the_others_go_to_who_is_free(engine: 
     backend = Claims(engine)
     async with Worker(app, backend, concurrency=1, monotonic_s=at_once) as worker:
         begun_count = len(before) + len(quick) + 1
-        async with asyncio.timeout(5):
-            while len(handled) < begun_count - 1:  # noqa: ASYNC110  # a worker has no such event
-                await asyncio.sleep(0.01)
+        await until(lambda: len(handled) >= begun_count - 1)
         waiting = engine.broker.claim("lines", len(behind))
         assert len(waiting) == len(behind) and len(handled) == begun_count - 1
         assert sum(backend.got) > begun_count, "some were in hand behind the one that waits"

@@ -66,8 +66,7 @@ async def run(app: App, scope: str, *messages: Task) -> Client:
     async with Worker(app, backend) as worker:
         for number, message in enumerate(messages):
             await worker.send("q", message, id=f"m{number}")
-        async with asyncio.timeout(20):
-            await worker.wait_idle()
+        await worker.wait_idle()
     return Client(app, backend)
 
 
@@ -119,9 +118,7 @@ async def test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet(
     monkeypatch.setattr(ports.bus, "settle", settled)
     plant = Plant(raising(ValueError("no such thing")), retry=Retries(limit=1))
     async with Worker(plant.app, backend) as worker:
-        await worker.send("q", Task("a"), id="m0")
-        async with asyncio.timeout(20):
-            await worker.wait_idle()
+        await deliver(worker, "q", Task("a"), id="m0")
         assert [dead_letter.id for dead_letter in await worker.dead_letters("q")] == ["m0"]
     events = [line.getMessage() for line in lines.records]
     unsettled = "message refused, but not dead-lettered yet; it will be redelivered"
@@ -135,8 +132,7 @@ async def test_a_rejection_and_a_body_that_cannot_be_read_are_logged_as_refusals
         await worker.send("q", Task("a"), id="m0")
         await worker.send_raw("q", b"{", properties={"outbox-id": "m1", "outbox-type": "Task"})
         await worker.send_raw("q", b"{}", properties={"outbox-id": "m2", "outbox-type": "Nobody"})
-        async with asyncio.timeout(20):
-            await worker.wait_idle()
+        await worker.wait_idle()
     found = {(line.id, line.reason) for line in lines.events("message dead-lettered")}
     assert found == {("m0", "too many"), ("m1", "undecodable"), ("m2", "unknown-type")}
     assert lines.events("handler failed") == []
@@ -188,9 +184,7 @@ async def test_what_a_message_says_forges_no_line_and_reports_no_secret(scope: s
 
     backend = backend_of(scope)
     async with Worker(app, backend) as worker:
-        await worker.send("q", Task("a", FORGED), id="m\nERROR")
-        async with asyncio.timeout(20):
-            await worker.wait_idle()
+        await deliver(worker, "q", Task("a", FORGED), id="m\nERROR")
     for record in lines.records:
         first, *rest = logging.Formatter("%(message)s %(id)s %(error)s").format(record).split("\n")
         assert first.isprintable() and "hunter2" not in first + "".join(rest)

@@ -12,6 +12,7 @@ from outbox.http import Response
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
 from tests.unit.runtime.purse import Book, Paid, Pay, Purse, Total, paying
+from tests.unit.waiting import until
 
 PAY = Pay("a", 5)
 
@@ -23,10 +24,7 @@ async def test_repetitions_of_a_request_under_way_wait_for_its_reply() -> None:
     book = Book(gate=asyncio.Event())
     async with Harness(paying(book)) as world:
         asked = [asyncio.create_task(world.request("POST", "/payments", json=PAY, key="k")) for _ in range(3)]
-        for _ in range(500):
-            if book.runs:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: book.runs)
         assert book.runs == ["a"] and book.gate is not None
         book.gate.set()
         first, *others = await asyncio.gather(*asked)

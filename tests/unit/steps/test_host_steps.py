@@ -24,6 +24,7 @@ from outbox.runtime.http import requests, responses
 from outbox.runtime.start.plan import compile_app
 from outbox.testing import START_S, VirtualClock
 from tests.unit.steps.making import NOW_MS, PLAN, Add, adding, delivery
+from tests.unit.waiting import until
 
 # Requests
 
@@ -121,8 +122,7 @@ async def test_what_a_worker_has_in_flight_when_it_stops_is_released_uncounted(e
 
     async with Worker(app, engine, drain_s=0.01) as worker:
         await worker.send("adds", Add("a"), id="1")
-        while not worker._is_busy:  # noqa: ASYNC110  # the worker has no event for it
-            await asyncio.sleep(0.001)
+        await until(lambda: worker._is_busy)
     (task,) = engine.broker.peek("adds", 0, 9)
     assert (task.state, task.delivery_count) == ("active", 0)
 
@@ -153,8 +153,7 @@ async def test_a_worker_is_not_idle_while_its_handler_runs_on_for_a_message_that
 
     async with Worker(app, engine, drain_s=0.01) as worker:
         await worker.send("adds", Add("a"), id="1")
-        while not worker._is_busy:  # noqa: ASYNC110  # the worker has no event for it
-            await asyncio.sleep(0.001)
+        await until(lambda: worker._is_busy)
         engine.core.do(Cancelled(engine.broker.queue("adds").number, [1]))
         with pytest.raises(TimeoutError):
             await worker.wait_idle(timeout_s=0.05)

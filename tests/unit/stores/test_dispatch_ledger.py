@@ -24,6 +24,7 @@ from outbox.stored import LEDGER_PREFIX, LedgerItem, Record, entry_of, ledger_ke
 from tests.unit.messages import deliver
 from tests.unit.stores.store_site import Add, Site, Sum, adding, site, swept
 from tests.unit.stores.test_marks import remembering, send_apart
+from tests.unit.waiting import until
 
 PLAN = compile_app(adding())
 
@@ -102,9 +103,7 @@ async def test_the_entry_of_a_batch_that_was_refused_is_closed(at: Site) -> None
     at.store.refused = "commit"
     async with Worker(adding(), at) as worker:
         await worker.send("adds", Add("a"), id="m")
-        async with asyncio.timeout(5):
-            while at.store.calls["commit"] < 2:  # noqa: ASYNC110  # no event says so it was refused
-                await asyncio.sleep(0.001)
+        await until(lambda: at.store.calls["commit"] >= 2)
         at.store.refused = ""
         await worker.wait_idle()
     (kept,) = await ledgers(at)
@@ -223,9 +222,7 @@ async def crashed(at: Site, count: int = 1) -> None:
     for number in range(count):
         await worker.send("adds", Add("a"), id=f"m{number}")
     async with worker:
-        async with asyncio.timeout(5):
-            while at.store.calls["commit"] < 1:  # noqa: ASYNC110  # no event says so it is committed
-                await asyncio.sleep(0.01)
+        await until(lambda: at.store.calls["commit"] >= 1)
         await asyncio.sleep(0.1)
     at.bus.is_mute = False
 

@@ -16,6 +16,7 @@ from outbox.runtime.start.plan import compile_app
 from outbox.stored import RECORD_PREFIX, Record, record_key
 from tests.unit.messages import deliver
 from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, site, swept
+from tests.unit.waiting import until
 
 
 async def send_apart(worker: Worker, count: int, keys: int = 1) -> None:
@@ -32,6 +33,13 @@ async def pending(at: Site, key: str = "k0") -> int:
     ]
     records = [stored.decode(document, Record) for document in found]
     return sum(record.pending for record in records)
+
+
+async def until_marked(at: Site) -> None:
+    async def none_is_pending() -> bool:
+        return not await pending(at)
+
+    await until(none_is_pending, within_s=5)
 
 
 async def test_marks_of_one_key_are_written_together_over_time(at: Site) -> None:
@@ -51,18 +59,14 @@ async def test_a_key_with_many_marks_waits_for_no_others(at: Site, monkeypatch: 
         await worker.send("adds", Add("k0"), id=f"m{number}")
     async with worker:
         await worker.wait_idle()
-        async with asyncio.timeout(5):
-            while await pending(at):  # noqa: ASYNC110  # no event says so a mark is written
-                await asyncio.sleep(0.01)
+        await until_marked(at)
     assert at.store.calls["mark"] == 1
 
 
 async def test_what_a_lingering_mark_is_due_for_is_marked_soon(at: Site) -> None:
     async with Worker(adding(), at) as worker:
         await send_apart(worker, 3)
-        async with asyncio.timeout(5):
-            while await pending(at):  # noqa: ASYNC110  # no event says so a mark is written
-                await asyncio.sleep(0.01)
+        await until_marked(at)
 
 
 async def test_a_worker_that_stops_marks_what_is_due_at_once(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,9 +140,7 @@ async def test_marks_that_are_too_large_for_one_write_are_written_in_parts(at: S
     async with HttpEntry(app, at) as entry:
         asked = [entry.handle("POST", "/adds", {"Idempotency-Key": f"{n}"}, b'{"key": "k0"}') for n in range(20)]
         assert {response.status for response in await asyncio.gather(*asked)} == {200}
-        async with asyncio.timeout(5):
-            while await pending(at):  # noqa: ASYNC110  # no event says so a mark is written
-                await asyncio.sleep(0.01)
+        await until_marked(at)
 
 
 async def test_a_mark_that_loses_leaves_the_blob_that_the_pending_record_names(at: Site) -> None:
@@ -178,9 +180,7 @@ async def test_who_finishes_what_another_application_began_keeps_its_record_as_l
         async with worker:
             await worker.declare()
             await worker.send("adds-long", Add("a"), id="m")
-            async with asyncio.timeout(5):
-                while await worker.state(Sum, "a") is None:  # noqa: ASYNC110  # no event says so it is committed
-                    await asyncio.sleep(0.01)
+            await until(lambda: worker.state(Sum, "a"))
         at.bus.is_mute = False
         assert (await swept(at, short, grace_s=0)).finished_count == 1
         at.clock.seconds += 3_600

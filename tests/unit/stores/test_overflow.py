@@ -20,6 +20,7 @@ from outbox.runtime.start.plan import compile_app
 from outbox.runtime.work import Work
 from outbox.stored import OVERFLOW_PREFIX, Record, StateItem, processed_key, record_key, staged_key, state_key
 from tests.unit.stores.store_site import Add, Site, adding, found, handled, site, swept
+from tests.unit.waiting import until
 
 PENDING = Record("mine", b"", 0, pending=True, spilled="b")
 PLAN = compile_app(adding())
@@ -61,8 +62,7 @@ async def test_the_blob_of_a_crashed_attempt_stays_while_that_may_still_land(sco
         at.store.refused = "commit" if scope == "partition" else "stage"
         async with Worker(adding(), at, drain_s=0.1) as worker:
             await worker.send("adds", Add("a", text="shout"), id="m0")
-            while not blobs_of(at):  # noqa: ASYNC110  # the store does not tell
-                await asyncio.sleep(0.01)
+            await until(lambda: blobs_of(at))
         count = len(blobs_of(at))
         at.clock.seconds += 61
         await swept(at, adding())

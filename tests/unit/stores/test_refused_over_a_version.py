@@ -10,6 +10,7 @@ import pytest
 from outbox import App, Context, Reject, Retry, Worker
 from tests.unit.messages import deliver
 from tests.unit.stores.store_site import Site, site
+from tests.unit.waiting import until
 
 HALF = 1_100_000
 
@@ -68,13 +69,6 @@ async def test_what_was_too_large_over_one_state_is_run_again_over_another(scope
 
 def blobs_of(at: Site) -> list[str]:
     return [name for name in getattr(at.engine.blobs, "_blobs", {}) if name.startswith("overflow/")]
-
-
-async def until(holds: object, *, timeout_s: float = 10.0) -> None:
-    assert callable(holds)
-    async with asyncio.timeout(timeout_s):
-        while not holds():  # noqa: ASYNC110  # a handler has no event to wait for
-            await asyncio.sleep(0.002)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from outbox import App, Client, Context, Engine, HttpEntry, Worker
 from outbox.errors import Refused
 from outbox.runtime.delivery.retrying import REST_FIRST_S, REST_MAX_S, Backoff
 from tests.unit.stores.store_site import Add, Site, Sum, adding
+from tests.unit.waiting import until
 
 
 async def test_a_commit_that_is_refused_for_good_is_logged_and_tried_ever_more_seldom(
@@ -26,9 +27,7 @@ async def test_a_commit_that_is_refused_for_good_is_logged_and_tried_ever_more_s
     at.store.refused = "commit"
     async with Worker(adding(), at) as worker:
         await worker.send("adds", Add("a"), id="m")
-        async with asyncio.timeout(60):
-            while len(rests) < 3:  # noqa: ASYNC110  # no event says so a message is given back
-                await asyncio.sleep(0.01)
+        await until(lambda: len(rests) >= 3)
         reported = [record for record in caplog.records if "could be committed" in record.message]
         assert len(reported) == 1 and "not now" in reported[0].__dict__["error"]
         at.store.refused = ""
@@ -62,9 +61,7 @@ async def test_a_blob_store_that_refuses_for_good_is_logged_and_tried_ever_more_
     monkeypatch.setattr(engine.blobs, "write", refused)
     async with Worker(app, engine) as worker:
         await worker.send("adds", Add("a"), id="m")
-        async with asyncio.timeout(60):
-            while len(rests) < 3:  # noqa: ASYNC110  # no event says so a message is given back
-                await asyncio.sleep(0.01)
+        await until(lambda: len(rests) >= 3)
         reported = [record for record in caplog.records if "could be committed" in record.message]
         assert len(reported) == 1 and "the drawer is full" in reported[0].__dict__["error"]
         refuses = False
@@ -82,8 +79,7 @@ async def test_a_worker_that_stops_does_not_wait_for_a_message_to_have_rested(
     async with asyncio.timeout(15):
         async with Worker(adding(), at) as worker:
             await worker.send("adds", Add("a"), id="m")
-            while not worker._scope.retry_backoff.count:  # noqa: ASYNC110  # no event says so
-                await asyncio.sleep(0.01)
+            await until(lambda: worker._scope.retry_backoff.count)
     assert at.engine.broker.queue("adds").counts()["active"] == 1
 
 

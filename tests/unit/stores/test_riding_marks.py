@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,7 +18,7 @@ from outbox.runtime.start.plan import compile_app
 from outbox.stored import Record
 from tests.unit.messages import deliver
 from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, swept
-from tests.unit.stores.test_marks import pending, send_apart
+from tests.unit.stores.test_marks import pending, send_apart, until_marked
 
 
 class Counted:
@@ -86,9 +85,7 @@ async def test_the_mark_of_a_key_that_is_new_waits_for_a_moment_only(at: Site, m
     monkeypatch.setattr("outbox.runtime.commit.marks.RECURRING_PAUSES", 1_000_000)
     async with Worker(adding(), at) as worker:
         await send_apart(worker, 1)
-        async with asyncio.timeout(5):
-            while await pending(at):  # noqa: ASYNC110  # no event says so a mark is written
-                await asyncio.sleep(0.01)
+        await until_marked(at)
 
 
 async def test_a_mark_that_another_has_made_takes_no_handling_with_it(at: Site) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from outbox.ports import Create, DocumentKey, Lost, StateStore, StorePorts, Won,
 from outbox.runtime import shell as signs
 from outbox.runtime.counts import Counts
 from outbox.runtime.shell import LARGE_STATE_BYTES, SIGN_EVERY_S, SIGN_TTL_S, SignsOfLife, signs_in
+from tests.unit.waiting import until
 
 MINUTE_MS = 60_000
 
@@ -160,9 +160,7 @@ async def test_a_worker_says_what_it_takes_puts_back_and_holds(engine: Engine, m
         worker._signs._last_ms = 0  # type: ignore[union-attr]  # over a store it has some
         await worker.send("asks", Ask("large", LARGE_STATE_BYTES + 10), id="m1")
         await worker.send("asks", Ask("newer"), id="m2")
-        async with asyncio.timeout(10):
-            while not (found := await signs_in(engine.store())):  # noqa: ASYNC110  # nothing tells of a sign
-                await asyncio.sleep(0.02)
+        found = await until(lambda: signs_in(engine.store()))
     [sign] = found
     assert sign.queues == ("asks",) and sign.newer_ms.keys() == {"asks"}
     assert engine.now_ms() - sign.newer_ms["asks"] < MINUTE_MS

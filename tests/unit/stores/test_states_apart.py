@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -24,6 +23,7 @@ from tests.unit.runtime.purse import Pay
 from tests.unit.stores.http_site import post, serving, settled
 from tests.unit.stores.store_site import Add, Mute, Step, Sum, Trail, adding, swept
 from tests.unit.stores.test_order_of_blocked_sessions import Site as Steps
+from tests.unit.waiting import until
 
 
 class Apart:
@@ -131,8 +131,7 @@ async def test_both_stores_are_swept() -> None:
         at.bus.is_mute = True
         async with Worker(adding(), at, drain_s=0.1) as worker:
             await worker.send("adds", Add("a"), id="m1")
-            while await worker.state(Sum, "a") is None:  # noqa: ASYNC110  # the store does not tell
-                await asyncio.sleep(0.01)
+            await until(lambda: worker.state(Sum, "a"))
         lost = Staged("t", b"m2", "Sum:a", 0, Record("t", b"", 0))  # of an attempt that can not land any more
         await EngineStore(at.engine.core, at.engine.documents).write([Create(staged_key("Sum:a", "t"), encode(lost))])
         at.bus.is_mute = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ from outbox.ports import Output
 from outbox.runtime.commit.sweeper import SWEEP_FOR_S
 from outbox.testing import VirtualClock
 from tests.unit.stores.store_site import Add, Site, adding, site, swept
+from tests.unit.waiting import until
 
 
 async def leave_pending(at: Site, count: int) -> None:
@@ -22,8 +22,7 @@ async def leave_pending(at: Site, count: int) -> None:
     async with Worker(adding(), at, drain_s=0.1) as worker:
         for number in range(count):
             await worker.send("adds", Add(f"k{number}"), id=f"m{number}")
-        while at.store.calls["commit"] < count:  # noqa: ASYNC110  # the store does not tell
-            await asyncio.sleep(0.01)
+        await until(lambda: at.store.calls["commit"] >= count)
     at.clock.seconds += 61
 
 
@@ -84,9 +83,7 @@ async def test_outputs_that_cannot_be_sent_are_reported_with_their_ids(caplog: p
                 at.bus.is_mute = True
                 for number in range(8):
                     await worker.send("adds", Add(f"k{number}"), id=f"m{number}")
-                async with asyncio.timeout(20):
-                    while worker.figures.unsent_count < 8:  # noqa: ASYNC110  # a counter tells nobody
-                        await asyncio.sleep(0.01)
+                await until(lambda: worker.figures.unsent_count >= 8)
     (record,) = [found for found in caplog.records if found.message == "outputs cannot be sent"]
     fields = vars(record)
     assert fields["destination"] == "told" and fields["count"] >= 8 and len(fields["ids"]) == 5

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from outbox import App, Engine, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.state.tasks import LOCKED
 from outbox.runtime.store_scope import StoreScope
 from tests.unit.messages import Seen
+from tests.unit.waiting import until
 
 
 @dataclass
@@ -37,11 +37,6 @@ class Site:
         scope = self.worker._scope
         assert isinstance(scope, StoreScope)
         return scope.waiting["orders"]
-
-    async def until(self, is_so: Any) -> None:
-        async with asyncio.timeout(5):
-            while not is_so():  # noqa: ASYNC110  # a worker has no such event
-                await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -72,12 +67,12 @@ async def test_a_slow_key_does_not_keep_others_from_their_turn() -> None:
     handled, go = list[Order](), asyncio.Event()
     async with site(2, handled, go) as at:
         await at.worker.send("orders", Order("slow"))
-        await at.until(lambda: at.held_count == 1)
+        await until(lambda: at.held_count == 1)
         for n in (1, 2):
             await at.worker.send("orders", Order("slow", n))
-        await at.until(lambda: at.waiting_count == 2)
+        await until(lambda: at.waiting_count == 2)
         await at.worker.send("orders", Order("quick"))
-        await at.until(lambda: handled == [Order("quick")])
+        await until(lambda: handled == [Order("quick")])
     assert handled == [Order("quick"), *(Order("slow", n) for n in range(3))]
 
 
@@ -85,10 +80,10 @@ async def test_no_more_wait_than_may_be_at_work() -> None:
     handled, go = list[Order](), asyncio.Event()
     async with site(3, handled, go) as at:
         await at.worker.send("orders", Order("slow"))
-        await at.until(lambda: at.held_count == 1)
+        await until(lambda: at.held_count == 1)
         for n in range(1, 20):
             await at.worker.send("orders", Order("slow", n))
-        await at.until(lambda: at.held_count == 6)
+        await until(lambda: at.held_count == 6)
         await asyncio.sleep(0.1)
         assert (at.held_count, at.waiting_count) == (6, 5)
     assert [order.n for order in handled] == list(range(20))
@@ -100,7 +95,7 @@ async def test_one_at_a_time_means_that_nothing_waits() -> None:
     async with site(1, handled, go) as at:
         for n in range(5):
             await at.worker.send("orders", Order("slow", n))
-        await at.until(lambda: at.held_count == 1)
+        await until(lambda: at.held_count == 1)
         await asyncio.sleep(0.1)
         assert (at.held_count, at.waiting_count) == (1, 0)
     assert len(handled) == 5

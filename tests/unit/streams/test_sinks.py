@@ -24,6 +24,7 @@ from outbox.streams.processor import ERRORS_SAID
 from outbox.streams.register import last_cell
 from outbox.streams.sinks import LOOK_COUNT
 from tests.unit.streams.making import ANY_AGE, Counting, fill, made, put_raw
+from tests.unit.waiting import until
 
 
 @pytest.fixture
@@ -64,11 +65,7 @@ def sink(log: OrderedLog[int], path: Path, connection: Any = sqlite3.Connection,
 
 async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
     """Wait until something is logged, beside what runs."""
-    for _ in range(1_000):
-        if text in caplog.text:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{text!r} is not in {caplog.text}")
+    await until(lambda: text in caplog.text)
 
 
 async def test_a_sink_that_stops_says_so_at_once(engine: Engine, file: Path, caplog: pytest.LogCaptureFixture) -> None:

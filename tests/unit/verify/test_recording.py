@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -32,6 +31,7 @@ from outbox.verify.recorded.events import Event, Held, Life
 from outbox.verify.recorded.recording import RecordedBlobs, RecordedBus, RecordedJournal, recorded, remember
 from outbox.verify.recorded.verdict import Verdict
 from tests.unit.messages import Transfer
+from tests.unit.waiting import until
 
 app = App("bank", retry=Retries(limit=2, delays_s=(0.01,)))
 app.queue("ledger")
@@ -108,9 +108,7 @@ async def test_everything_that_a_worker_does_is_judged_sound() -> None:
         await send(worker, [102], amount=5_000)
         await worker.wait_idle()
         await send(worker, [200])
-        async with asyncio.timeout(10):
-            while engine.broker.queue("transfers").tasks:  # noqa: ASYNC110  # one rests before its last try, unannounced
-                await asyncio.sleep(0.02)
+        await until(lambda: not engine.broker.queue("transfers").tasks)
         await worker.wait_idle()
         verdict = judged(history, engine)
     assert verdict.ok, verdict.text
