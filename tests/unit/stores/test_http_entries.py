@@ -26,6 +26,13 @@ from tests.unit.runtime.purse import Ask, Book, Paid, Pay, Purse, paying
 from tests.unit.stores.http_site import INBOX, post, serving, settled
 from tests.unit.stores.store_site import Site, site, swept
 
+
+@pytest.fixture
+def book() -> Book:
+    """Of handlers that wait until they are let go."""
+    return Book(gate=asyncio.Event())
+
+
 # Replies in records
 
 
@@ -124,67 +131,47 @@ async def test_an_entry_beside_a_worker_may_share_what_that_has_at_hand(at: Site
 # Waiting and limits
 
 
-async def test_a_client_that_waits_too_long_is_asked_to_repeat(engine: Engine) -> None:
-    book = Book(gate=asyncio.Event())
+async def test_a_client_that_waits_too_long_is_asked_to_repeat(engine: Engine, book: Book) -> None:
     async with serving(engine, paying(book), wait_s=0.01) as entry:
         first, second = await asyncio.gather(post(entry, Pay("a", 5)), post(entry, Pay("a", 5)))
         assert (first.status, first.headers["retry-after"]) == (503, "1")
         assert (second.status, second.json()["code"]) == (409, "in-progress")
-        assert book.gate is not None
         book.gate.set()
         assert (await post(entry, Pay("a", 5))).status == 200 and book.runs == ["a"]
 
 
 @pytest.mark.parametrize("other", [Pay("a", 6), Pay("b", 5)], ids=["amount", "purse"])
 async def test_another_request_under_a_key_that_is_at_work_does_not_share_its_answer(
-    engine: Engine, other: Pay
+    engine: Engine, book: Book, other: Pay
 ) -> None:
-    book = Book(gate=asyncio.Event())
     async with serving(engine, paying(book)) as entry:
         asked = [asyncio.create_task(post(entry, message)) for message in (Pay("a", 5), other)]
-        await asyncio.sleep(0.01)
-        assert book.gate is not None
-        book.gate.set()
+        await book.let_go()
         first, second = await asyncio.gather(*asked)
         assert (first.status, first.json()["balance"]) == (200, 5)
         assert (second.status, second.json()["code"]) == (422, "idempotency-key-reused")
 
 
-async def test_a_client_that_hangs_up_cancels_nothing(engine: Engine) -> None:
-    book = Book(gate=asyncio.Event())
+async def test_a_client_that_hangs_up_cancels_nothing(engine: Engine, book: Book) -> None:
     async with serving(engine, paying(book)) as entry:
         asked = asyncio.create_task(post(entry, Pay("a", 5)))
         await asyncio.sleep(0.01)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
-        assert book.gate is not None
         book.gate.set()
         assert (await post(entry, Pay("a", 5))).json()["balance"] == 5 and book.runs == ["a"]
 
 
-async def test_more_requests_than_an_entry_takes_are_sent_away(engine: Engine) -> None:
-    book = Book(gate=asyncio.Event())
+@pytest.mark.parametrize("keys", ["abc", "aaa"], ids=["of a request each", "that wait for one request"])
+async def test_more_clients_than_an_entry_takes_are_sent_away(engine: Engine, book: Book, keys: str) -> None:
     async with serving(engine, paying(book), request_count_max=2) as entry:
-        asked = [asyncio.create_task(post(entry, Pay("a", 1), f"k{n}")) for n in range(3)]
-        await asyncio.sleep(0.01)
-        assert book.gate is not None
-        book.gate.set()
+        asked = [asyncio.create_task(post(entry, Pay("a", 1), key)) for key in keys]
+        await book.let_go()
         assert [response.status for response in await asyncio.gather(*asked)] == [200, 200, 503]
-        assert (await post(entry, Pay("a", 1), "k2")).status == 200
+        assert (await post(entry, Pay("a", 1), keys[-1])).status == 200
 
 
-async def test_clients_that_wait_for_one_request_count_each(engine: Engine) -> None:
-    book = Book(gate=asyncio.Event())
-    async with serving(engine, paying(book), request_count_max=2) as entry:
-        asked = [asyncio.create_task(post(entry, Pay("a", 1), "k")) for _ in range(3)]
-        await asyncio.sleep(0.01)
-        assert book.gate is not None
-        book.gate.set()
-        assert [response.status for response in await asyncio.gather(*asked)] == [200, 200, 503]
-
-
-async def test_requests_whose_clients_have_gone_are_counted_until_they_end(engine: Engine) -> None:
-    book = Book(gate=asyncio.Event())
+async def test_requests_whose_clients_have_gone_are_counted_until_they_end(engine: Engine, book: Book) -> None:
     options: dict[str, Any] = {"wait_s": 0.01, "request_count_max": 3}
     async with serving(engine, paying(book), **options) as entry:
         first, *later = [await post(entry, Pay("a", 1), f"k{n}") for n in range(8)]  # behind the first one's turn
@@ -192,7 +179,7 @@ async def test_requests_whose_clients_have_gone_are_counted_until_they_end(engin
         assert first.status == 503 and "in progress" not in first.json()["detail"] and len(entry._tasks.running) == 3
         assert [(answer.status, answer.headers["retry-after"]) for answer in (*later, look)] == [(503, "1")] * 8
         assert all("3 requests are in progress" in answer.json()["detail"] for answer in (*later[2:], look))
-        assert (await post(entry, Pay("a", 1), "k0")).json()["code"] == "in-progress" and book.gate is not None
+        assert (await post(entry, Pay("a", 1), "k0")).json()["code"] == "in-progress"
         book.gate.set()
         await settled(entry)
         assert (await post(entry, Pay("a", 1), "k9")).json()["balance"] == 4 and entry._working == set()
@@ -234,41 +221,36 @@ async def test_a_state_that_cannot_be_read_puts_requests_off_and_is_named(
         assert len(named) == 2 and all("Purse:a" in error for error in named)
 
 
-async def test_draining_lets_requests_end_and_takes_no_more(engine: Engine) -> None:
-    book = Book(gate=asyncio.Event())
+async def test_draining_lets_requests_end_and_takes_no_more(engine: Engine, book: Book) -> None:
     entry = await HttpEntry(paying(book), engine).__aenter__()
     asked = asyncio.create_task(post(entry, Pay("a", 5)))
     await asyncio.sleep(0.01)
     draining = asyncio.create_task(entry.drain())
     await asyncio.sleep(0.01)
     assert (await post(entry, Pay("a", 5), "k2")).status == 503 and not draining.done()
-    assert book.gate is not None
     book.gate.set()
     assert (await asked).status == 200
     await draining
 
 
-async def test_a_request_cut_off_by_draining_is_safe_to_repeat(engine: Engine) -> None:
-    book = Book(gate=asyncio.Event())
+async def test_a_request_cut_off_by_draining_is_safe_to_repeat(engine: Engine, book: Book) -> None:
     entry = await HttpEntry(paying(book), engine, drain_s=0.01).__aenter__()
     asked = asyncio.create_task(post(entry, Pay("a", 5)))
     await asyncio.sleep(0.01)
     await entry.drain()
     assert (await asked).status == 503
-    assert book.gate is not None
     book.gate.set()
     async with serving(engine, paying(book)) as again:
         assert (await post(again, Pay("a", 5))).json()["balance"] == 5
 
 
-async def test_requests_of_one_state_take_turns_and_of_others_do_not_wait(engine: Engine) -> None:
-    book = Book(gate=asyncio.Event())
+async def test_requests_of_one_state_take_turns_and_of_others_do_not_wait(engine: Engine, book: Book) -> None:
     async with serving(engine, paying(book)) as entry:
         asked = [
             asyncio.create_task(post(entry, Pay(purse, 1), key)) for purse, key in (("a", "1"), ("a", "2"), ("b", "3"))
         ]
         await asyncio.sleep(0.01)
-        assert sorted(book.runs) == ["a", "b"] and book.gate is not None
+        assert sorted(book.runs) == ["a", "b"]
         book.gate.set()
         assert [response.status for response in await asyncio.gather(*asked)] == [200, 200, 200]
         assert entry._turns._lanes == {} and entry._pending == {}
@@ -359,14 +341,13 @@ async def test_an_engine_that_is_full_takes_no_requests() -> None:
         assert first.status == 200
 
 
-async def test_where_two_requests_race_for_a_state_in_two_processes_both_count(engine: Engine) -> None:
-    book = Book(gate=asyncio.Event())
+async def test_where_two_requests_race_for_a_state_in_two_processes_both_count(engine: Engine, book: Book) -> None:
     async with serving(engine, paying(book)) as one, serving(engine, paying(book)) as two:
         asked = [
             asyncio.create_task(post(entry, Pay("a", 1), key)) for entry, key in ((one, "1"), (two, "2"), (two, "1"))
         ]
         await asyncio.sleep(0.01)
-        assert len(book.runs) == 2 and book.gate is not None
+        assert len(book.runs) == 2
         book.gate.set()
         replies = [response.json() for response in await asyncio.gather(*asked)]
         assert sorted(reply["balance"] for reply in replies[:2]) == [1, 2] and replies[0] == replies[2]

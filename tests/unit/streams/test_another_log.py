@@ -135,39 +135,27 @@ def reading(request: pytest.FixtureRequest, here: Engine, tmp_path: Path) -> Rea
     return made
 
 
-async def test_another_log_that_is_longer_is_not_read_and_the_one_that_was_meant_is_read_on(
-    reading: Reading, here: Engine, elsewhere: Engine
+@pytest.mark.parametrize(
+    ("restored", "numbers", "why"),
+    [
+        ([], [10, 11, 12, 13, 14, 15], r"cell 3 is not the one that it was; .* give the log that was meant"),
+        ([], [10], r"without cell 3|there is no cell 3"),
+        ([0, 1], [2, 3, 4], "restore both from one time"),
+    ],
+    ids=["longer", "shorter", "restored and written to since"],
+)
+async def test_another_log_is_not_read_and_the_one_that_was_meant_is_read_on(
+    reading: Reading, here: Engine, elsewhere: Engine, restored: list[int], numbers: list[int], why: str
 ) -> None:
     await append(made("in", here, int), "a", 0, 1, 2, 3)
     await reading.once(made("in", here, int))
-    await append(made("in", elsewhere, int), "b", 10, 11, 12, 13, 14, 15)
-    with pytest.raises(OtherLog, match=r"cell 3 is not the one that it was; .* give the log that was meant"):
+    await append(made("in", elsewhere, int), "a", *restored)
+    await append(made("in", elsewhere, int), "b", *numbers)
+    with pytest.raises(OtherLog, match=why):
         await reading.once(made("in", elsewhere, int))
     await append(made("in", here, int), "a", 4)
     await reading.once(made("in", here, int))
     assert await reading.taken() == [0, 1, 2, 3, 4]
-
-
-async def test_a_log_that_was_restored_and_written_to_since_is_another(
-    reading: Reading, here: Engine, elsewhere: Engine
-) -> None:
-    await append(made("in", here, int), "a", 0, 1, 2, 3)
-    await reading.once(made("in", here, int))
-    await append(made("in", elsewhere, int), "a", 0, 1)  # as its backup has it
-    await append(made("in", elsewhere, int), "later", 2, 3, 4)
-    with pytest.raises(OtherLog, match="restore both from one time"):
-        await reading.once(made("in", elsewhere, int))
-    assert await reading.taken() == [0, 1, 2, 3]
-
-
-async def test_another_log_that_is_shorter_stops_what_reads_it(
-    reading: Reading, here: Engine, elsewhere: Engine
-) -> None:
-    await append(made("in", here, int), "a", 0, 1, 2, 3)
-    await reading.once(made("in", here, int))
-    await append(made("in", elsewhere, int), "b", 10)
-    with pytest.raises(OtherLog, match=r"without cell 3|there is no cell 3"):
-        await reading.once(made("in", elsewhere, int))
 
 
 async def test_another_log_that_was_trimmed_is_told_by_its_floor(

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from zlib import crc32
 
@@ -22,7 +23,7 @@ from outbox.engine_commit import WAITING, WAITING_ATTEMPT, DeadLettering, Postpo
 from outbox.errors import OutcomeUnknown, Throttled, UnknownDestination
 from outbox.message import Message
 from outbox.ops.host.audit import Audit, dead, tallies
-from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Marker, Output, Ports, Settle, StateDocument
+from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Output, Ports, Settle, StateDocument
 from outbox.retries import Retries
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
@@ -99,9 +100,8 @@ async def running(engine: Engine, backend: Backend) -> AsyncIterator[Worker]:
 
 
 async def test_everything_that_a_worker_does_is_judged_sound() -> None:
-    history = History()
-    engine = Engine.in_memory()
-    async with engine, Worker(app, recorded(engine, history), concurrency=4) as worker:
+    history, engine = History(), Engine.in_memory()
+    async with running(engine, recorded(engine, history)) as worker:
         live(history, engine)
         await send(worker, [*range(20), *range(5)])
         await send(worker, [100, 101], amount=-1)
@@ -119,8 +119,7 @@ async def test_everything_that_a_worker_does_is_judged_sound() -> None:
 
 
 async def test_two_workers_on_one_history_are_judged_sound() -> None:
-    history = History()
-    engine = Engine.in_memory()
+    history, engine = History(), Engine.in_memory()
     async with engine, Worker(app, recorded(engine, history)) as one, Worker(app, recorded(engine, history)):
         live(history, engine)
         await send(one, range(200))
@@ -179,39 +178,47 @@ async def test_lines_that_a_power_loss_took_are_distinguished_from_what_the_engi
 # An engine that lies
 
 
-class Lying:
+class Over:
+    """A journal that does what the one below it does, but for what it does itself."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.journal, name)
+
+
+def backed(engine: Engine, over: Callable[[Journal], Over]) -> Any:
+    """An engine whose journal has another over it, below the recorder."""
+    ports = engine.ports()
+    return SimpleNamespace(ports=lambda: Ports(cast(Any, over(ports.journal)), ports.operations, ports.blobs))
+
+
+Lie = Callable[[Commit], Commit | Conflict | None]
+
+
+class Lying(Over):
     """A journal that does something else than it says, once."""
 
-    def __init__(self, journal: Journal, lie: Callable[[Journal, Commit], Commit | Conflict | None]) -> None:
-        self._journal = journal
+    def __init__(self, journal: Journal, lie: Lie) -> None:
+        super().__init__(journal)
         self._lie = lie
-        self.claim = journal.claim
-        self.load: Callable[..., object] = journal.load
-        self.durable = journal.durable
-        self.renew = journal.renew
-        self.release = journal.release
 
     async def commit(self, commit: Commit) -> Conflict | None:
-        changed = self._lie(self._journal, commit)
+        changed = self._lie(commit)
         if changed is None:
             return None
         if isinstance(changed, Conflict):
-            await self._journal.commit(commit)
+            await self.journal.commit(commit)
             return changed
-        return await self._journal.commit(changed)
+        return await self.journal.commit(changed)
 
 
-async def lied(lie: Callable[[Journal, Commit], Commit | Conflict | None]) -> Verdict:
+async def lied(lie: Lie) -> Verdict:
     """Run some messages on an engine whose journal lies under the recorder; the verdict."""
-    history = History()
-    engine = Engine.in_memory()
-
-    class Backed:
-        def ports(self) -> Ports:
-            ports = engine.ports()
-            return Ports(Lying(ports.journal, lie), ports.operations, ports.blobs)  # type: ignore[arg-type]  # bound methods
-
-    async with engine, Worker(app, recorded(Backed(), history), concurrency=4) as worker:
+    history, engine = History(), Engine.in_memory()
+    backend = recorded(backed(engine, lambda journal: Lying(journal, lie)), history)
+    async with running(engine, backend) as worker:
         live(history, engine)
         await send(worker, range(10))
         with suppress(TimeoutError):
@@ -219,10 +226,10 @@ async def lied(lie: Callable[[Journal, Commit], Commit | Conflict | None]) -> Ve
         return judged(history, engine)
 
 
-def once(change: Callable[[Commit], Commit | Conflict | None]) -> Callable[[Journal, Commit], Commit | Conflict | None]:
+def once(change: Lie) -> Lie:
     done: list[bool] = []
 
-    def lie(journal: Journal, commit: Commit) -> Commit | Conflict | None:
+    def lie(commit: Commit) -> Commit | Conflict | None:
         if done or not commit.outputs:
             return commit
         done.append(True)
@@ -274,13 +281,7 @@ async def test_an_engine_that_acknowledges_without_committing_is_found_at_its_re
     engine = Engine.open(disk)
     live(history, engine)
     lie = once(lambda commit: None)
-
-    class Backed:
-        def ports(self) -> Ports:
-            ports = engine.ports()
-            return Ports(Lying(ports.journal, lie), ports.operations, ports.blobs)  # type: ignore[arg-type]  # bound methods
-
-    async with running(engine, recorded(Backed(), history)) as worker:
+    async with running(engine, recorded(backed(engine, lambda journal: Lying(journal, lie)), history)) as worker:
         await send(worker, range(3))
         with suppress(TimeoutError):
             await worker.wait_idle(timeout_s=1)
@@ -291,49 +292,26 @@ async def test_an_engine_that_acknowledges_without_committing_is_found_at_its_re
     assert found.what == "lost commit" and "commits were lost" in found.text, found
 
 
-class Doubtful:
+class Doubtful(Over):
     """A journal whose answers get lost."""
 
     def __init__(self, journal: Journal, chance: random.Random) -> None:
-        self._journal = journal
+        super().__init__(journal)
         self._chance = chance
-
-    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
-        return await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
-
-    async def load(
-        self, states: Sequence[str], markers: Sequence[bytes]
-    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
-        return await self._journal.load(states, markers)
 
     async def commit(self, commit: Commit) -> Conflict | None:
         before, after = self._chance.random() < 0.3, self._chance.random() < 0.3
-        conflict = None if before else await self._journal.commit(commit)
+        conflict = None if before else await self.journal.commit(commit)
         if before or after:
             raise OutcomeUnknown("the answer is lost")
         return conflict
 
-    async def durable(self) -> None:
-        await self._journal.durable()
-
-    async def renew(self, deliveries: Sequence[Delivery]) -> int:
-        return await self._journal.renew(deliveries)
-
-    async def release(self, deliveries: Sequence[Delivery]) -> None:
-        await self._journal.release(deliveries)
-
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_commits_whose_answer_was_lost_are_decided_by_what_followed(seed: int) -> None:
-    history = History()
-    engine = Engine.in_memory()
-
-    class Backed:
-        def ports(self) -> Ports:
-            ports = engine.ports()
-            return Ports(Doubtful(ports.journal, random.Random(seed)), ports.operations, ports.blobs)
-
-    async with engine, Worker(app, recorded(Backed(), history), concurrency=4) as worker:
+    history, engine = History(), Engine.in_memory()
+    backend = recorded(backed(engine, lambda journal: Doubtful(journal, random.Random(seed))), history)
+    async with running(engine, backend) as worker:
         live(history, engine)
         await send(worker, range(24))
         await worker.wait_idle(timeout_s=30)
@@ -380,12 +358,12 @@ def test_events_are_what_a_reader_gets() -> None:
 async def test_only_a_renewal_of_all_says_that_they_are_still_there(
     engine: Engine, renewed_count: int, is_held: bool
 ) -> None:
-    class Renewing(Doubtful):
+    class Renewing(Over):
         async def renew(self, deliveries: Sequence[Delivery]) -> int:
             return renewed_count
 
     history = History()
-    journal = RecordedJournal(Renewing(engine.ports().journal, random.Random(1)), history)
+    journal = RecordedJournal(cast(Any, Renewing(engine.ports().journal)), history)
     messages = [Message(body=b"1", message_id=str(n)) for n in range(2)]
     deliveries = [
         Delivery("q", n, one, n, enqueued_ms=0, locked_until_ms=0, delivery_count=0) for n, one in enumerate(messages)
