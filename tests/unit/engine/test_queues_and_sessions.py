@@ -15,7 +15,7 @@ from outbox.engine import topology
 from outbox.engine.backend.apart import EngineBus
 from outbox.engine.backend.journal import SUSPECT_EVERY
 from outbox.engine.engine import Engine
-from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
+from outbox.engine.entities import QueueSettings, SessionLock, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.limits import EngineLimits
 from outbox.engine.log import records
 from outbox.engine.log.disk import Crash, MemoryDisk
@@ -43,6 +43,22 @@ def engine_with(clock: VirtualClock, *settings: QueueSettings | TopicSettings) -
     return engine
 
 
+@pytest.fixture
+def plain(clock: VirtualClock) -> Engine:
+    return engine_with(clock, QueueSettings("q"))
+
+
+@pytest.fixture
+def keyed(clock: VirtualClock) -> Engine:
+    return engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+
+
+def accepted(engine: Engine, session_id: str, path: str = "k") -> SessionLock:
+    lock = engine.sessions.accept(path, session_id)
+    assert lock is not None
+    return lock
+
+
 # Messages that are rewritten
 
 
@@ -55,8 +71,7 @@ def test_a_message_that_is_rewritten_under_another_session_is_that_one_s_only(cl
     moved = records.TaskChange("k", 2, second.version, message=msgspec.structs.replace(second.message, session_id="b"))
     engine.documents.modify(records.Modify(changes=[moved]))
     for session_id, body in (("a", b"1"), ("b", b"2")):
-        lock = engine.sessions.accept("k", session_id)
-        assert lock is not None
+        lock = accepted(engine, session_id)
         claims = engine.broker.claim("k", 9, session=session_id)
         assert [claim.message.body for claim in claims] == [body]
         engine.broker.settle(claims[0].token, Settlement.COMPLETE)
@@ -64,45 +79,42 @@ def test_a_message_that_is_rewritten_under_another_session_is_that_one_s_only(cl
         assert order.session(session_id).is_free(engine.now_ms())
 
 
-def test_a_message_that_is_rewritten_has_the_digest_of_what_it_says_now(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    engine.broker.send("q", [Message(body=b"before")])
-    (task,) = engine.broker.peek("q", 0, 1)
+def test_a_message_that_is_rewritten_has_the_digest_of_what_it_says_now(plain: Engine) -> None:
+    plain.broker.send("q", [Message(body=b"before")])
+    (task,) = plain.broker.peek("q", 0, 1)
     rewritten = records.TaskChange("q", task.sequence, task.version, message=Message(body=b"after"))
-    engine.documents.modify(records.Modify(changes=[rewritten]))
-    (task,) = engine.broker.peek("q", 0, 1)
+    plain.documents.modify(records.Modify(changes=[rewritten]))
+    (task,) = plain.broker.peek("q", 0, 1)
     assert task.fingerprint == fingerprint(b"after", "")
 
 
-def test_a_message_that_is_gone_or_locked_is_nothing_to_wait_for(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    engine.broker.send("q", [Message(body=b"1"), Message(body=b"2")])
-    first, second = engine.broker.peek("q", 0, 9)
-    engine.broker.settle(engine.broker.claim("q", 1)[0].token, Settlement.RELEASE)
-    assert engine.broker.queue("q").order.has_available(engine.now_ms())
+def test_a_message_that_is_gone_or_locked_is_nothing_to_wait_for(plain: Engine) -> None:
+    plain.broker.send("q", [Message(body=b"1"), Message(body=b"2")])
+    first, second = plain.broker.peek("q", 0, 9)
+    plain.broker.settle(plain.broker.claim("q", 1)[0].token, Settlement.RELEASE)
+    assert plain.broker.queue("q").order.has_available(plain.now_ms())
     gone = [records.TaskRef("q", task.sequence, task.version) for task in (first, second)]
-    engine.documents.modify(records.Modify(deletes=gone))
-    assert not engine.broker.queue("q").order.has_available(engine.now_ms())
+    plain.documents.modify(records.Modify(deletes=gone))
+    assert not plain.broker.queue("q").order.has_available(plain.now_ms())
 
 
 # Times
 
 
-def test_a_scheduled_message_is_there_from_its_own_millisecond_on(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    due_ms = engine.now_ms() + 1_000
+def test_a_scheduled_message_is_there_from_its_own_millisecond_on(plain: Engine, clock: VirtualClock) -> None:
+    due_ms = plain.now_ms() + 1_000
     for later_ms in (2, 0, 1):
-        engine.broker.send("q", [Message(body=b"%d" % later_ms)], due_ms=due_ms + later_ms)
+        plain.broker.send("q", [Message(body=b"%d" % later_ms)], due_ms=due_ms + later_ms)
     for at_s, there in ((0.999, []), (1.0, [b"0"]), (1.001, [b"1"]), (1.002, [b"2"])):
-        assert engine.broker.next_due_ms() == max(due_ms, due_ms + round(at_s * 1_000) - 1_000)
+        assert plain.broker.next_due_ms() == max(due_ms, due_ms + round(at_s * 1_000) - 1_000)
         clock.seconds = START_S + at_s
-        engine.tick()
-        claims = engine.broker.claim("q", 9)
+        plain.tick()
+        claims = plain.broker.claim("q", 9)
         assert [claim.message.body for claim in claims] == there
         for claim in claims:
-            engine.broker.settle(claim.token, Settlement.COMPLETE)
-    assert engine.broker.send("q", [Message(body=b"now")], due_ms=engine.now_ms()) == [4]
-    assert len(engine.broker.claim("q", 9)) == 1, "what is due now waits for nobody to look at the time"
+            plain.broker.settle(claim.token, Settlement.COMPLETE)
+    assert plain.broker.send("q", [Message(body=b"now")], due_ms=plain.now_ms()) == [4]
+    assert len(plain.broker.claim("q", 9)) == 1, "what is due now waits for nobody to look at the time"
 
 
 def test_the_first_lock_that_runs_out_is_what_is_due_next(clock: VirtualClock) -> None:
@@ -211,36 +223,33 @@ def test_one_message_that_is_not_fit_keeps_out_all_that_are_sent_with_it(clock: 
     assert engine.broker.send("q", [Message(body=b"x" * 100)]) == [1]
 
 
-def test_only_what_is_scheduled_is_cancelled(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    due_ms = engine.now_ms() + 1_000
-    [active] = engine.broker.send("q", [Message(body=b"active")])
-    [due] = engine.broker.send("q", [Message(body=b"due")], due_ms=due_ms)
-    assert engine.broker.cancel("q", [active, due, 99]) == 1
-    assert [task.sequence for task in engine.broker.peek("q", 0, 9)] == [active]
+def test_only_what_is_scheduled_is_cancelled(plain: Engine) -> None:
+    due_ms = plain.now_ms() + 1_000
+    [active] = plain.broker.send("q", [Message(body=b"active")])
+    [due] = plain.broker.send("q", [Message(body=b"due")], due_ms=due_ms)
+    assert plain.broker.cancel("q", [active, due, 99]) == 1
+    assert [task.sequence for task in plain.broker.peek("q", 0, 9)] == [active]
 
 
-def test_a_peek_begins_at_its_number(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    engine.broker.send("q", [Message(body=b"%d" % n) for n in range(4)])
-    engine.broker.claim("q", 1)  # what is locked is shown as well
-    assert [[task.sequence for task in engine.broker.peek("q", start, 2)] for start in (0, 2, 4, 5)] == [
+def test_a_peek_begins_at_its_number(plain: Engine) -> None:
+    plain.broker.send("q", [Message(body=b"%d" % n) for n in range(4)])
+    plain.broker.claim("q", 1)  # what is locked is shown as well
+    assert [[task.sequence for task in plain.broker.peek("q", start, 2)] for start in (0, 2, 4, 5)] == [
         [1, 2], [2, 3], [4], [],
     ]  # fmt: skip
 
 
-def test_of_deferred_messages_all_are_received_or_none(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    engine.broker.send("q", [Message(body=b"%d" % n) for n in range(3)])
-    for claim in engine.broker.claim("q", 2):
-        engine.broker.settle(claim.token, Settlement.DEFER)
+def test_of_deferred_messages_all_are_received_or_none(plain: Engine) -> None:
+    plain.broker.send("q", [Message(body=b"%d" % n) for n in range(3)])
+    for claim in plain.broker.claim("q", 2):
+        plain.broker.settle(claim.token, Settlement.DEFER)
     for other in (3, 99):  # one that is active, and none
         with pytest.raises(LookupError, match=f"q/{other} is not a deferred message"):
-            engine.broker.claim_deferred("q", [1, other])
-    first, second = engine.broker.claim_deferred("q", [2, 1, 2])
+            plain.broker.claim_deferred("q", [1, other])
+    first, second = plain.broker.claim_deferred("q", [2, 1, 2])
     assert (first.sequence, second.sequence) == (2, 1)
     with pytest.raises(LookupError):
-        engine.broker.claim_deferred("q", [1])
+        plain.broker.claim_deferred("q", [1])
 
 
 @pytest.mark.parametrize("how", ["abandon", "release", "lock", "restart"])
@@ -311,13 +320,12 @@ def test_a_queue_is_idle_when_nothing_in_it_waits_or_is_being_handled(clock: Vir
     assert engine.broker.is_idle(["q"]) and not engine.broker.is_drained(["q"])  # there is its dead letter
 
 
-async def test_who_waits_is_woken_when_a_message_is_due(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    engine.broker.send("q", [Message(body=b"1")], due_ms=engine.now_ms() + 1_000)
-    waiting = asyncio.create_task(engine.broker.wait_any(["q"], 60))
+async def test_who_waits_is_woken_when_a_message_is_due(plain: Engine, clock: VirtualClock) -> None:
+    plain.broker.send("q", [Message(body=b"1")], due_ms=plain.now_ms() + 1_000)
+    waiting = asyncio.create_task(plain.broker.wait_any(["q"], 60))
     await asyncio.sleep(0)
     clock.seconds += 1
-    engine.tick()
+    plain.tick()
     assert await asyncio.wait_for(waiting, 5)
 
 
@@ -361,153 +369,141 @@ def test_a_message_that_is_named_twice_is_cancelled_once(clock: VirtualClock, pa
 # Settlement
 
 
-def test_both_texts_of_a_dead_letter_are_cut_to_their_limit(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    engine.broker.send("q", [Message(body=b"1")])
-    (claim,) = engine.broker.claim("q", 1)
-    text, limit = "x" * 10_000, engine.core.limits.reason_length_max
-    engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason=text, description=text)
-    (dead,) = engine.broker.peek(dead_letter_path("q"), 0, 1)
+def test_both_texts_of_a_dead_letter_are_cut_to_their_limit(plain: Engine) -> None:
+    plain.broker.send("q", [Message(body=b"1")])
+    (claim,) = plain.broker.claim("q", 1)
+    text, limit = "x" * 10_000, plain.core.limits.reason_length_max
+    plain.broker.settle(claim.token, Settlement.DEAD_LETTER, reason=text, description=text)
+    (dead,) = plain.broker.peek(dead_letter_path("q"), 0, 1)
     assert (len(dead.reason), len(dead.description)) == (limit, limit)
 
 
-async def test_the_delivery_that_the_bus_dead_letters_counts_too(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    engine.broker.send("q", [Message(body=b"1")])
-    (delivery,) = await EngineBus(engine.core, engine.broker).receive("q", count_max=1, wait_s=0)
-    await EngineBus(engine.core, engine.broker).settle(delivery, Settle("dead-letter", "no"))
-    (dead,) = await engine.ports().operations.dead_letters("q")
+async def test_the_delivery_that_the_bus_dead_letters_counts_too(plain: Engine) -> None:
+    plain.broker.send("q", [Message(body=b"1")])
+    (delivery,) = await EngineBus(plain.core, plain.broker).receive("q", count_max=1, wait_s=0)
+    await EngineBus(plain.core, plain.broker).settle(delivery, Settle("dead-letter", "no"))
+    (dead,) = await plain.ports().operations.dead_letters("q")
     assert dead.delivery_count == 1
 
 
 # Sessions
 
 
-def test_a_deferred_message_is_received_in_its_own_session_only(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
-    (sequence,) = engine.broker.send("k", [Message(body=b"1", session_id="a")])
-    assert engine.sessions.accept("k", "a") is not None
-    (claim,) = engine.broker.claim("k", 1, session="a")
-    engine.broker.settle(claim.token, Settlement.DEFER)
+def test_a_deferred_message_is_received_in_its_own_session_only(keyed: Engine) -> None:
+    (sequence,) = keyed.broker.send("k", [Message(body=b"1", session_id="a")])
+    assert keyed.sessions.accept("k", "a") is not None
+    (claim,) = keyed.broker.claim("k", 1, session="a")
+    keyed.broker.settle(claim.token, Settlement.DEFER)
     with pytest.raises(LookupError):
-        engine.broker.claim_deferred("k", [sequence], session="b")
-    (again,) = engine.broker.claim_deferred("k", [sequence, sequence], session="a")  # named twice
-    engine.broker.settle(again.token, Settlement.COMPLETE)
+        keyed.broker.claim_deferred("k", [sequence], session="b")
+    (again,) = keyed.broker.claim_deferred("k", [sequence, sequence], session="a")  # named twice
+    keyed.broker.settle(again.token, Settlement.COMPLETE)
 
 
-def test_what_a_receiver_had_claimed_counts_as_delivered_when_its_session_runs_out(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
-    engine.broker.send("k", [Message(body=b"1", session_id="a")])
+def test_what_a_receiver_had_claimed_counts_as_delivered_when_its_session_runs_out(
+    keyed: Engine, clock: VirtualClock
+) -> None:
+    keyed.broker.send("k", [Message(body=b"1", session_id="a")])
     for count in range(3):
-        assert engine.sessions.accept("k", "a") is not None
-        (claim,) = engine.broker.claim("k", 1, session="a")
+        assert keyed.sessions.accept("k", "a") is not None
+        (claim,) = keyed.broker.claim("k", 1, session="a")
         assert claim.delivery_count == count
         clock.seconds += LOCK_S
-        engine.tick()
+        keyed.tick()
 
 
-def test_a_session_that_was_renewed_is_free_once_its_new_time_is_over(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
-    engine.broker.send("k", [Message(body=b"1", session_id="a")])
-    lock = engine.sessions.accept("k", "a")
-    assert lock is not None
+def test_a_session_that_was_renewed_is_free_once_its_new_time_is_over(keyed: Engine, clock: VirtualClock) -> None:
+    keyed.broker.send("k", [Message(body=b"1", session_id="a")])
+    lock = accepted(keyed, "a")
     clock.seconds += LOCK_S - 1
-    engine.sessions.renew(lock.token)
+    keyed.sessions.renew(lock.token)
     clock.seconds += 1  # its first time is over
-    engine.tick()
-    assert engine.sessions.accept("k", None) is None
+    keyed.tick()
+    assert keyed.sessions.accept("k", None) is None
     clock.seconds += LOCK_S - 1
-    engine.tick()
-    again = engine.sessions.accept("k", None)
+    keyed.tick()
+    again = keyed.sessions.accept("k", None)
     assert again is not None and again.session_id == "a"
 
 
-def test_a_session_that_is_released_gives_back_what_was_claimed_uncounted(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
-    engine.broker.send("k", [Message(body=b"%d" % n, session_id="a") for n in range(3)])
+def test_a_session_that_is_released_gives_back_what_was_claimed_uncounted(keyed: Engine) -> None:
+    keyed.broker.send("k", [Message(body=b"%d" % n, session_id="a") for n in range(3)])
     for count in (1, 2, 3):
-        lock = engine.sessions.accept("k", None)
-        assert lock is not None and engine.sessions.accept("k", "a") is None
-        claims = engine.broker.claim("k", count, session="a")
+        lock = keyed.sessions.accept("k", None)
+        assert lock is not None and keyed.sessions.accept("k", "a") is None
+        claims = keyed.broker.claim("k", count, session="a")
         assert [(claim.message.body, claim.delivery_count) for claim in claims] == [
             (b"%d" % n, 0) for n in range(count)
         ]
-        engine.sessions.release(lock.token)
+        keyed.sessions.release(lock.token)
         with pytest.raises(LockLost):
-            engine.broker.settle(claims[0].token, Settlement.COMPLETE)
+            keyed.broker.settle(claims[0].token, Settlement.COMPLETE)
 
 
-async def test_who_waits_for_a_session_is_woken_when_it_is_released(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
-    engine.broker.send("k", [Message(body=b"1", session_id="a")])
-    lock = engine.sessions.accept("k", "a")
-    waiting = asyncio.create_task(engine.broker.wait_any(["k"], 60))
+async def test_who_waits_for_a_session_is_woken_when_it_is_released(keyed: Engine) -> None:
+    keyed.broker.send("k", [Message(body=b"1", session_id="a")])
+    lock = keyed.sessions.accept("k", "a")
+    waiting = asyncio.create_task(keyed.broker.wait_any(["k"], 60))
     await asyncio.sleep(0)
     assert lock is not None and not waiting.done()
-    engine.sessions.release(lock.token)
+    keyed.sessions.release(lock.token)
     assert await asyncio.wait_for(waiting, 5)
 
 
-def test_of_suspects_at_the_head_of_their_sessions_the_least_is_taken_alone(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
-    engine.broker.send("k", [Message(body=b"%d" % n, session_id=id) for n, id in enumerate("aabcd")])
-    queue = engine.broker.queue("k")
+def test_of_suspects_at_the_head_of_their_sessions_the_least_is_taken_alone(keyed: Engine, clock: VirtualClock) -> None:
+    keyed.broker.send("k", [Message(body=b"%d" % n, session_id=id) for n, id in enumerate("aabcd")])
+    queue = keyed.broker.queue("k")
     for ids in ("a", "abd"):
         for id in ids:
-            assert engine.sessions.accept("k", id) is not None
-            assert engine.broker.claim("k", 1, session=id)
+            assert keyed.sessions.accept("k", id) is not None
+            assert keyed.broker.claim("k", 1, session=id)
         clock.seconds += LOCK_S
-        engine.tick()
-    assert engine.sessions.accept("k", "d") is not None  # somebody holds it
-    assert [task.message.body for task in engine.broker.take(queue, 9, wary=True)] == [b"3"]
-    taken = [engine.broker.take_suspect([queue]) for _ in range(3)]
+        keyed.tick()
+    assert keyed.sessions.accept("k", "d") is not None  # somebody holds it
+    assert [task.message.body for task in keyed.broker.take(queue, 9, wary=True)] == [b"3"]
+    taken = [keyed.broker.take_suspect([queue]) for _ in range(3)]
     assert [[(task.message.body, task.delivery_count) for task in tasks] for tasks in taken] == [
         [(b"2", 1)], [(b"0", 2)], [],
     ]  # fmt: skip
 
 
-async def test_who_holds_a_session_is_woken_by_its_own_messages_only(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
-    assert engine.sessions.accept("k", "a") is not None
-    assert not await engine.broker.wait_any(["k"], 0, session="nobody's")
-    waiting = asyncio.create_task(engine.broker.wait_any(["k"], 60, session="a"))
+async def test_who_holds_a_session_is_woken_by_its_own_messages_only(keyed: Engine) -> None:
+    assert keyed.sessions.accept("k", "a") is not None
+    assert not await keyed.broker.wait_any(["k"], 0, session="nobody's")
+    waiting = asyncio.create_task(keyed.broker.wait_any(["k"], 60, session="a"))
     await asyncio.sleep(0)
-    engine.broker.send("k", [Message(body=b"1", session_id="b")])
+    keyed.broker.send("k", [Message(body=b"1", session_id="b")])
     await asyncio.sleep(0)
     assert not waiting.done()
-    engine.broker.send("k", [Message(body=b"2", session_id="a")])
+    keyed.broker.send("k", [Message(body=b"2", session_id="a")])
     assert await asyncio.wait_for(waiting, 5)
-    assert engine.broker.claim("k", 1, session="a")
-    assert not await engine.broker.wait_any(["k"], 0, session="a")
+    assert keyed.broker.claim("k", 1, session="a")
+    assert not await keyed.broker.wait_any(["k"], 0, session="a")
 
 
-def test_the_locks_on_sessions_that_run_out_together_all_do(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
-    engine.broker.send("k", [Message(body=b"1", session_id=id) for id in "abc"])
-    released, *_ = [engine.sessions.accept("k", id) for id in "abc"]
+def test_the_locks_on_sessions_that_run_out_together_all_do(keyed: Engine, clock: VirtualClock) -> None:
+    keyed.broker.send("k", [Message(body=b"1", session_id=id) for id in "abc"])
+    released, *_ = [keyed.sessions.accept("k", id) for id in "abc"]
     assert released is not None
-    engine.sessions.release(released.token)
+    keyed.sessions.release(released.token)
     clock.seconds += LOCK_S
-    assert engine.sessions.accept("k", "b") is None, "a lock that is over is somebody's until the next tick"
-    engine.tick()
-    assert [engine.sessions.accept("k", id) is not None for id in "abc"] == [True, True, True]
+    assert keyed.sessions.accept("k", "b") is None, "a lock that is over is somebody's until the next tick"
+    keyed.tick()
+    assert [keyed.sessions.accept("k", id) is not None for id in "abc"] == [True, True, True]
 
 
-def test_the_lock_on_a_session_is_lost_with_its_queue(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
-    lock = engine.sessions.accept("k", "a")
-    assert lock is not None
-    engine.topology.delete("k")
-    engine.declare(QueueSettings("q"))  # which has its number now
+def test_the_lock_on_a_session_is_lost_with_its_queue(keyed: Engine) -> None:
+    lock = accepted(keyed, "a")
+    keyed.topology.delete("k")
+    keyed.declare(QueueSettings("q"))  # which has its number now
     with pytest.raises(LockLost):
-        engine.sessions.renew(lock.token)
+        keyed.sessions.renew(lock.token)
 
 
 def test_a_key_that_waits_behind_a_dead_letter_is_idle_to_who_does_not_handle_it(clock: VirtualClock) -> None:
     engine = engine_with(clock, QueueSettings("k", "per_key", max_delivery_count=1, stop_key=True))
     engine.broker.send("k", [Message(body=b"%d" % number, session_id="a") for number in range(2)])
-    lock = engine.sessions.accept("k", "a")
-    assert lock is not None
+    lock = accepted(engine, "a")
     (claim,) = engine.broker.claim("k", 1, session="a")
     engine.broker.settle(claim.token, Settlement.ABANDON)
     engine.sessions.release(lock.token)
@@ -516,15 +512,13 @@ def test_a_key_that_waits_behind_a_dead_letter_is_idle_to_who_does_not_handle_it
     assert not engine.broker.is_idle(["k"])
 
 
-def test_a_key_whose_message_was_deferred_goes_on(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
-    engine.broker.send("k", [Message(body=b"%d" % number, session_id="a") for number in range(2)])
-    lock = engine.sessions.accept("k", "a")
-    assert lock is not None
-    (claim,) = engine.broker.claim("k", 1, session="a")
-    engine.broker.settle(claim.token, Settlement.DEFER)
-    engine.sessions.release(lock.token)
-    assert [task.message.body for task in engine.broker.take(engine.broker.queue("k"), 9)] == [b"1"]
+def test_a_key_whose_message_was_deferred_goes_on(keyed: Engine) -> None:
+    keyed.broker.send("k", [Message(body=b"%d" % number, session_id="a") for number in range(2)])
+    lock = accepted(keyed, "a")
+    (claim,) = keyed.broker.claim("k", 1, session="a")
+    keyed.broker.settle(claim.token, Settlement.DEFER)
+    keyed.sessions.release(lock.token)
+    assert [task.message.body for task in keyed.broker.take(keyed.broker.queue("k"), 9)] == [b"1"]
 
 
 def test_so_many_messages_of_one_key_are_handed_out_at_a_time(clock: VirtualClock) -> None:
@@ -541,13 +535,12 @@ def test_a_look_at_a_session_counts_its_own_messages_only(clock: VirtualClock) -
     assert [task.message.session_id for task in engine.broker.peek("k", 0, 2, session="b")] == ["b", "b"]
 
 
-def test_a_message_that_was_resubmitted_keeps_the_digest_of_its_payload(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    (sequence,) = engine.broker.send("q", [Message(body=b"1", outbox_id="1")])
-    (claim,) = engine.broker.claim("q", 1)
-    engine.broker.settle(claim.token, Settlement.DEAD_LETTER)
-    engine.dead_letters.resubmit("q", sequence)
-    (task,) = engine.broker.peek("q", 0, 1)
+def test_a_message_that_was_resubmitted_keeps_the_digest_of_its_payload(plain: Engine) -> None:
+    (sequence,) = plain.broker.send("q", [Message(body=b"1", outbox_id="1")])
+    (claim,) = plain.broker.claim("q", 1)
+    plain.broker.settle(claim.token, Settlement.DEAD_LETTER)
+    plain.dead_letters.resubmit("q", sequence)
+    (task,) = plain.broker.peek("q", 0, 1)
     assert task.external and task.fingerprint == fingerprint(b"1", "")
 
 
@@ -565,11 +558,10 @@ def test_the_numbers_of_deleted_queues_count_as_free(clock: VirtualClock, monkey
         engine.declare(QueueSettings("d"))
 
 
-async def test_a_queue_that_is_declared_with_another_order_is_refused(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
+async def test_a_queue_that_is_declared_with_another_order_is_refused(plain: Engine) -> None:
     with pytest.raises(NotRegistrable, match="cannot become per_key"):
-        await engine.ports().operations.declare({"q": "per_key"}, {})
-    await engine.ports().operations.declare({"q": "unordered"}, {})
+        await plain.ports().operations.declare({"q": "per_key"}, {})
+    await plain.ports().operations.declare({"q": "unordered"}, {})
 
 
 @pytest.mark.parametrize(
@@ -607,21 +599,19 @@ def test_a_queue_that_is_named_twice_takes_one_place(clock: VirtualClock, monkey
 # Waiting
 
 
-async def test_a_modification_wakes_who_waits_for_what_it_inserts(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    waiting = asyncio.create_task(engine.broker.wait_any(["q"], 30))
+async def test_a_modification_wakes_who_waits_for_what_it_inserts(plain: Engine) -> None:
+    waiting = asyncio.create_task(plain.broker.wait_any(["q"], 30))
     await asyncio.sleep(0)
-    engine.documents.modify(records.Modify(inserts=[records.TaskInsert("q", Message(body=b"1"))]))
+    plain.documents.modify(records.Modify(inserts=[records.TaskInsert("q", Message(body=b"1"))]))
     assert await asyncio.wait_for(waiting, 1)
 
 
-async def test_a_resubmission_wakes_who_waits_for_its_queue(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    (sequence,) = engine.broker.send("q", [Message(body=b"1", outbox_id="1")])
-    engine.broker.settle(engine.broker.claim("q", 1)[0].token, Settlement.DEAD_LETTER)
-    waiting = asyncio.create_task(engine.broker.wait_any(["q"], 30))
+async def test_a_resubmission_wakes_who_waits_for_its_queue(plain: Engine) -> None:
+    (sequence,) = plain.broker.send("q", [Message(body=b"1", outbox_id="1")])
+    plain.broker.settle(plain.broker.claim("q", 1)[0].token, Settlement.DEAD_LETTER)
+    waiting = asyncio.create_task(plain.broker.wait_any(["q"], 30))
     await asyncio.sleep(0)
-    engine.dead_letters.resubmit("q", sequence)
+    plain.dead_letters.resubmit("q", sequence)
     assert await asyncio.wait_for(waiting, 1)
 
 
@@ -636,12 +626,11 @@ async def test_who_waits_for_a_message_learns_that_the_engine_has_stopped(clock:
         await asyncio.wait_for(engine.broker.wait_any(["q"], 30), 1)
 
 
-async def test_nothing_passes_the_gate_of_an_engine_that_has_stopped(clock: VirtualClock) -> None:
-    engine = engine_with(clock, QueueSettings("q"))
-    await engine.core.gate()
-    engine.core.stop(EngineStopped("the disk failed"))
+async def test_nothing_passes_the_gate_of_an_engine_that_has_stopped(plain: Engine) -> None:
+    await plain.core.gate()
+    plain.core.stop(EngineStopped("the disk failed"))
     with pytest.raises(EngineStopped, match="the disk failed"):
-        await engine.core.gate()
+        await plain.core.gate()
 
 
 class Order(msgspec.Struct):
@@ -666,16 +655,14 @@ async def test_a_worker_without_work_learns_that_its_engine_has_stopped(engine: 
 def test_a_session_keeps_a_state_up_to_the_limit() -> None:
     engine = Engine.in_memory()
     engine.declare(QueueSettings("keyed", ordering="per_key"))
-    lock = engine.sessions.accept("keyed", "s")
-    assert lock is not None
+    lock = accepted(engine, "s", "keyed")
     whole = b"x" * STATE_BYTES_MAX
     engine.sessions.set_state(lock.token, whole)
     with pytest.raises(TooLarge):
         engine.sessions.set_state(lock.token, whole + b"x")
     assert engine.sessions.state(lock.token) == whole
     engine.sessions.release(lock.token)
-    lock = engine.sessions.accept("keyed", "s")
-    assert lock is not None and engine.sessions.state(lock.token) == whole
+    assert engine.sessions.state(accepted(engine, "s", "keyed").token) == whole
     assert engine.sessions.accept("keyed", "held alone") is not None
     assert engine.sessions.ids("keyed") == ["s"]
     engine.close()
