@@ -112,22 +112,10 @@ async def test_a_run_that_cannot_be_started_is_a_dead_letter_that_says_why(failu
         assert list(runs.requests) == [dead_letter.id]
 
 
-async def test_a_job_that_was_never_declared_is_refused_with_the_cure() -> None:
-    def act(job: Job, ctx: Context) -> None:
-        with pytest.raises(UnknownDestination, match=r"app\.spark_jobs\('sweep'\)"):
-            ctx.submit_spark_job("sweep")
-        ctx.send("out", job)
-
-    app = running(act)
-    app.spark_jobs("feed")
-    async with Harness(app) as world:
-        await ran(world)
-        assert world.sent("out") == [Job("a")]
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (None, r"app\.spark_jobs\('sweep'\)"),
         (["x" * 40_000], "pass its name"),
         (["x"] * 201, "201 arguments"),
         (["--connection", "Endpoint=sb://b/;SharedAccessKeyName=n;SharedAccessKey=abc="], "Key Vault"),
@@ -137,10 +125,12 @@ async def test_a_job_that_was_never_declared_is_refused_with_the_cure() -> None:
         (["--input", "\ud800"], "surrogate pair"),
     ],
 )
-async def test_arguments_that_cannot_be_taken_are_refused_where_they_are_given(arguments: list[str], text: str) -> None:
+async def test_a_job_never_declared_and_arguments_that_cannot_be_taken_are_refused_where_they_are_given(
+    arguments: list[str] | None, text: str
+) -> None:
     def act(job: Job, ctx: Context) -> None:
-        with pytest.raises(NotRunnable, match=text):
-            ctx.submit_spark_job("feed", arguments)
+        with pytest.raises(UnknownDestination if arguments is None else NotRunnable, match=text):
+            ctx.submit_spark_job("sweep" if arguments is None else "feed", arguments or [])
         ctx.send("out", job)
 
     app = running(act)

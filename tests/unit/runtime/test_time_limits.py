@@ -258,35 +258,26 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_stop(
         kept[0].send("out", Step("a", 9))
 
 
-async def test_cleanup_inside_the_grace_is_let_end() -> None:
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_cleanup_inside_the_grace_is_let_end_and_a_refusal_that_comes_too_late_is_a_failure(
+    refuses: bool,
+) -> None:
     app, seen = App("tidy", retry=Retries(limit=1), time_limit_s=0.02), []
 
     @app.handler("steps", key="key")
     async def step(message: Step, steps: Steps) -> None:
         try:
             await asyncio.Event().wait()
-        finally:
+        except asyncio.CancelledError:
             await asyncio.sleep(0)
             seen.append(message.n)
+            if refuses:
+                raise Reject("not like this") from None
+            raise
 
     async with Harness(app) as world:
         await deliver(world, "steps", Step("a", 1))
-        assert seen == [1] and len(world.dead_letters("steps")) == 1
-
-
-async def test_a_refusal_that_comes_too_late_is_a_failure() -> None:
-    app = App("late", retry=Retries(limit=1), time_limit_s=0.02)
-
-    @app.handler("steps", key="key")
-    async def step(message: Step, steps: Steps) -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            raise Reject("not like this") from None
-
-    async with Harness(app) as world:
-        await deliver(world, "steps", Step("a", 1))
-        assert [dead_letter.reason for dead_letter in world.dead_letters("steps")] == ["failed"]
+        assert seen == [1] and [dead_letter.reason for dead_letter in world.dead_letters("steps")] == ["failed"]
 
 
 @pytest.mark.parametrize("limit_s", [0.0, -1.0, float("nan"), float("inf"), 1_801.0])
