@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -47,3 +48,13 @@ def store_site(ports: StorePorts, **bus: Any) -> StoreSite:
 def store_admin(engine: Engine, scope: Any = "partition", **bus: Any) -> StoreAdmin:
     """An operator on an engine that is used as a store and a bus."""
     return StoreAdmin(store_site(NarrowEngine(engine, scope).ports(), **bus))
+
+
+def on_folder(folder: Path, act: Callable[[Engine], Awaitable[object]]) -> None:
+    """Let something happen on the engine of a folder, and close it."""
+
+    async def run() -> None:
+        async with Engine.open(folder) as engine:
+            await act(engine)
+
+    asyncio.run(run())

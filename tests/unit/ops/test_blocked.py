@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +21,7 @@ from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import ReadStatus
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
+from tests.unit.ops.operators import on_folder
 
 
 async def entered(engine: Engine, *entries: tuple[str, str, int]) -> None:
@@ -140,11 +140,8 @@ async def test_what_blocks_without_a_dead_letter_is_named_and_not_touched(bank: 
 
 
 def test_the_commands_list_and_want_to_be_told_how(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def prepare() -> None:
-        async with Engine.open(disk_path) as engine:
-            await entered(engine, ("alice", "a1", -1), ("alice", "a2", 5), ("k\x1b[2J", "b1", -1))
-
-    asyncio.run(prepare())
+    lines = ("alice", "a1", -1), ("alice", "a2", 5), ("k\x1b[2J", "b1", -1)
+    on_folder(disk_path, lambda engine: entered(engine, *lines))
     place = ("--data", str(disk_path))
     assert main(["blocked", "list", *place]) == 0
     out = capsys.readouterr().out

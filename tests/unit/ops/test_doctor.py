@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import sys
 from collections import namedtuple
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -200,16 +200,16 @@ async def test_a_host_that_answers_counts_as_one(bank: Any, admin: Admin) -> Non
 
 
 def test_the_command_ends_with_one_where_there_is_an_error(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def prepare(*ids: str) -> None:
-        async with Engine.open(disk_path) as engine:
+    def prepare(*ids: str) -> None:
+        with closing(Engine.open(disk_path)) as engine:
             engine.declare(QueueSettings("orders"))
             for id in ids:
                 engine.broker.send("orders", [Message(body=b"{}", outbox_id=id)])
 
-    asyncio.run(prepare())
+    prepare()
     assert main(["doctor", "--data", str(disk_path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("ok")
-    asyncio.run(prepare("m1"))
+    prepare("m1")
     assert main(["doctor", "--data", str(disk_path), "--json"]) == 1
     shown = capsys.readouterr()
     assert "no host runs, and 1 message wait" in shown.out

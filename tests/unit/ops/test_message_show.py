@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from outbox.ops.values.messages import Find, FoundMessage
 from outbox.ops.values.requests import Admin
 from outbox.resubmission import sequence_identity
 from outbox.runtime.delivery.claim_check import check_in
+from tests.unit.ops.operators import on_folder
 from tests.unit.ops.test_message_trace import Order, handled
 
 
@@ -96,13 +97,10 @@ async def test_a_body_in_a_blob_is_fetched_and_one_that_is_gone_is_left_out(bank
 def test_what_begins_with_part_of_a_number_is_named(
     verb: str, disk_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def prepare() -> None:
-        async with Engine.open(disk_path) as engine:
-            engine.declare(QueueSettings("orders"))
-            for n in (1009, 1010, 11):
-                put(engine, "orders", f"order-{n}")
-
-    asyncio.run(prepare())
+    with closing(Engine.open(disk_path)) as engine:
+        engine.declare(QueueSettings("orders"))
+        for n in (1009, 1010, 11):
+            put(engine, "orders", f"order-{n}")
     assert main(["message", verb, "order-10", "--data", str(disk_path)]) == 1
     said = capsys.readouterr().err
     assert said.endswith("of a number, and these begin so: 'order-1009', 'order-1010'\n")
@@ -111,15 +109,12 @@ def test_what_begins_with_part_of_a_number_is_named(
 
 
 def test_the_command_says_in_its_first_line_where_and_why(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def prepare() -> None:
-        async with Engine.open(disk_path) as engine:
-            engine.declare(QueueSettings("orders"))
-            put(engine, "orders", "order-1")
-            [claim] = engine.broker.claim("orders", 1)
-            engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no", description="by the test")
-            put(engine, "orders", "order-2")
-
-    asyncio.run(prepare())
+    with closing(Engine.open(disk_path)) as engine:
+        engine.declare(QueueSettings("orders"))
+        put(engine, "orders", "order-1")
+        [claim] = engine.broker.claim("orders", 1)
+        engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no", description="by the test")
+        put(engine, "orders", "order-2")
     assert main(["message", "show", "order-2", "--data", str(disk_path)]) == 0
     said = capsys.readouterr().out
     assert said.startswith("order-2 in orders: waiting, for a worker to take it\n{")
@@ -139,11 +134,7 @@ def test_the_command_says_in_its_first_line_where_and_why(disk_path: Path, capsy
 def test_of_an_applied_message_the_command_says_once_what_is_on_record_of_it(
     disk_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def prepare() -> None:
-        async with Engine.open(disk_path) as engine:
-            await handled(engine, ("order-1", Order("ann")))  # its mail and its parcel are still there
-
-    asyncio.run(prepare())
+    on_folder(disk_path, lambda engine: handled(engine, ("order-1", Order("ann"))))  # its mail and parcel are there
     for asked in ("order-1", "orde"):
         assert main(["message", "show", asked, "--data", str(disk_path)]) == 0
         assert capsys.readouterr().out == (
@@ -161,21 +152,18 @@ def test_what_is_shown_in_full_has_times_and_no_key_as_lists_do(
 ) -> None:
     body = b'{"created":1.50,"key":""}'
 
-    async def prepare() -> None:
-        async with Engine.open(disk_path) as engine:
-            engine.declare(QueueSettings("orders"))
-            put(engine, "orders", "order-1", body, created_ms=1_800_000_000_000)
-            [claim] = engine.broker.claim("orders", 1)
-            engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no", description="by the test")
-            engine.broker.send("orders", [Message(body=body, outbox_id="order-2")], due_ms=4_000_000_000_000)
-
     def shown(*arguments: str) -> Any:
         capsys.readouterr()
         assert main([*arguments, "--data", str(disk_path)]) == 0
         lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("order-", "no host"))]
         return json.loads("\n".join(lines))
 
-    asyncio.run(prepare())
+    with closing(Engine.open(disk_path)) as engine:
+        engine.declare(QueueSettings("orders"))
+        put(engine, "orders", "order-1", body, created_ms=1_800_000_000_000)
+        [claim] = engine.broker.claim("orders", 1)
+        engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no", description="by the test")
+        engine.broker.send("orders", [Message(body=body, outbox_id="order-2")], due_ms=4_000_000_000_000)
     letter = shown("dead-letters", "show", "orders", "order-1")
     assert (letter["created"], letter["key"]) == ("2027-01-15T08:00:00Z", "-")
     assert letter["body"] == {"created": 1.5, "key": ""}, "what its sender wrote is left alone"

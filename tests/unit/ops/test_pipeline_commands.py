@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -30,6 +29,7 @@ from outbox.streams.pipeline.checkpoint import Chain, PipelineRegister
 from outbox.streams.pipeline.figures import CELLS_COUNTED_MAX
 from outbox.streams.register import RegisterCell
 from tests.unit.ops.conftest import Cli
+from tests.unit.ops.operators import on_folder
 from tests.unit.streams.pipeline.counting import Change, Counting, Page
 
 COUNTING = "tests.unit.streams.pipeline.counting:Counting"
@@ -407,11 +407,7 @@ async def test_parts_that_nothing_names_are_listed_where_blobs_can_be() -> None:
 
 @pytest.fixture
 def three_pages(disk_path: Path) -> None:
-    async def made() -> None:
-        async with Engine.open(disk_path) as engine:
-            await Counting(engine).write("a b", "a", "c")
-
-    asyncio.run(made())
+    on_folder(disk_path, lambda engine: Counting(engine).write("a b", "a", "c"))
 
 
 @pytest.mark.usefixtures("three_pages")
@@ -448,12 +444,7 @@ def test_a_pipeline_without_a_chain_has_no_findings_and_goes_on_by_its_release_a
 @pytest.mark.usefixtures("three_pages")
 def test_an_audit_with_findings_is_refused(cli: Cli, disk_path: Path) -> None:
     assert cli("pipeline", "run", COUNTING, "--until-idle")[0] == 0
-
-    async def damaged() -> None:
-        async with Engine.open(disk_path) as engine:
-            await lose_part(engine)
-
-    asyncio.run(damaged())
+    on_folder(disk_path, lose_part)
     code, out, err = cli("pipeline", "audit", "--all")
     assert code == 1 and "  part pipeline/index/" in out and "1 finding;" in err
 

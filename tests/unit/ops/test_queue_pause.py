@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +135,8 @@ async def test_a_queue_that_is_made_anew_is_not_paused(disk_path: Path) -> None:
 
 
 def test_the_commands_say_what_they_did(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def prepare() -> None:
-        async with Engine.open(disk_path) as engine:
-            engine.declare(QueueSettings("orders"))
-
-    asyncio.run(prepare())
+    with closing(Engine.open(disk_path)) as engine:
+        engine.declare(QueueSettings("orders"))
     place = ("--data", str(disk_path))
     assert main(["queue", "pause", "orders", *place]) == 0
     paused = f"orders is paused; nothing is taken from it until `outbox queue resume --data {disk_path} orders`"

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -32,13 +33,9 @@ def die(*_):
 
 @pytest.fixture
 def folder(disk_path: Path) -> Path:
-    async def make() -> None:
-        async with Engine.open(disk_path / "data") as engine:
-            engine.declare(QueueSettings("orders"))
-            await engine.core.gate()
-
     disk_path.mkdir(exist_ok=True)
-    asyncio.run(make())
+    with closing(Engine.open(disk_path / "data")) as engine:
+        engine.declare(QueueSettings("orders"))
     return disk_path
 
 

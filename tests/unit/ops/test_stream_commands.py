@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from base64 import b64encode
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from outbox.ports import Create, DocumentKey
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 from tests.unit.messages import Reading, Seen
 from tests.unit.ops.conftest import Cli
+from tests.unit.ops.operators import on_folder
 from tests.unit.streams.pipeline.counting import Counting
 
 
@@ -56,12 +56,7 @@ async def fill(engine: Engine, *, steps: bool = False) -> None:
 @pytest.fixture
 def cli(disk_path: Path, cli: Cli) -> Cli:
     """Run a command on a folder with two logs: exit code, stdout, stderr."""
-
-    async def made() -> None:
-        async with Engine.open(disk_path) as engine:
-            await fill(engine)
-
-    asyncio.run(made())
+    on_folder(disk_path, fill)
     return cli
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
@@ -21,15 +21,11 @@ ID = "bestellung-\N{LATIN SMALL LETTER U WITH DIAERESIS}-\N{SNOWMAN}-\N{GRINNING
 
 
 def with_dead_letter(folder: Path) -> None:
-    async def plant() -> None:
-        async with Engine.open(folder) as engine:
-            engine.declare(QueueSettings("orders"))
-            engine.broker.send("orders", [Message(body=b"{}", outbox_id=ID)])
-            [claim] = engine.broker.claim("orders", 1)
-            engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no \N{SNOWMAN}")
-            await engine.core.gate()
-
-    asyncio.run(plant())
+    with closing(Engine.open(folder)) as engine:
+        engine.declare(QueueSettings("orders"))
+        engine.broker.send("orders", [Message(body=b"{}", outbox_id=ID)])
+        [claim] = engine.broker.claim("orders", 1)
+        engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no \N{SNOWMAN}")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
