@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from outbox.engine.limits import EngineLimits
 from outbox.engine.log.disk import MemoryDisk
 from outbox.http_entry import HttpEntry
 from outbox.message import Message
-from outbox.ports import Output, Ports, Replace
+from outbox.ports import Output, Replace
 from outbox.runtime.delivery.retrying import ATTEMPT_COUNT_MAX
 from outbox.stored import record_key, state_key
 from outbox.testing import START_S, VirtualClock
@@ -277,33 +277,18 @@ async def test_a_replayed_reply_waits_until_its_record_is_durable() -> None:
         assert log.synced == log.appended
 
 
-class Busy:
-    """A journal of which others write whenever something is read from it; what they write is not flushed."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._journal = engine.ports().journal
-        self.claim, self.commit, self.durable = self._journal.claim, self._journal.commit, self._journal.durable
-        self.renew, self.release = self._journal.renew, self._journal.release
-
-    async def load(self, states: Sequence[str], markers: Sequence[bytes]) -> Any:
-        self._engine.broker.send("paid", [Message(body=b"{}", outbox_id="of another")])
-        return await self._journal.load(states, markers)
-
-
-@dataclass(frozen=True)
-class BusyBackend:
-    """An engine with such a journal."""
-
-    engine: Engine
-
-    def ports(self) -> Ports:
-        return replace(self.engine.ports(), journal=Busy(self.engine))
-
-
 async def test_a_read_waits_until_what_it_has_seen_is_durable() -> None:
-    clock = VirtualClock(START_S)
-    async with Engine.open(MemoryDisk("disk"), clock=clock) as engine, serving(BusyBackend(engine)) as entry:
+    """Others write whenever something is read; what they write is not flushed."""
+    engine = Engine.open(MemoryDisk("disk"), clock=VirtualClock(START_S))
+    ports = engine.ports()
+    load = ports.journal.load
+
+    async def busy(states: Sequence[str], markers: Sequence[bytes]) -> Any:
+        engine.broker.send("paid", [Message(body=b"{}", outbox_id="of another")])
+        return await load(states, markers)
+
+    ports.journal.load = busy  # type: ignore[method-assign]  # one instance, for this test
+    async with engine, serving(SimpleNamespace(ports=lambda: ports)) as entry:
         await post(entry, Pay("a", 5))
         log = engine.log
         assert log is not None
