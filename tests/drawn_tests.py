@@ -243,7 +243,6 @@ LONG: dict[str, tuple[str, ...]] = {
     "wire/on_azure/test_blob_duel.py": (
         "an_emulator_that_ignores_etags_is_caught",
         "drawn_operations_come_to_what_azurite_says",
-        "drawn_operations_come_to_what_the_model_says",
     ),
     "wire/on_azure/test_cosmos_contract.py": ("ordered_logs_keep_their_promises_on_cosmos",),
     "wire/on_azure/test_crashes.py": ("drawn_faults_change_nothing_that_can_be_seen",),

@@ -402,16 +402,20 @@ def test_an_operation_on_a_lease_does_what_is_documented_in_every_state(state: s
             return str(refused).partition(":")[0]
         return "done"
 
+    def release(held: Lease | None, now_ms: int, *, id: str) -> None:
+        leases.own(held, id)
+
     none, another, own = "LeaseNotPresentWithLeaseOperation", "LeaseIdMismatchWithLeaseOperation", "done"
     taken, is_broken = "LeaseAlreadyPresent", "LeaseIsBrokenAndCannotBeRenewed"
-    fixed = "LeaseIsBreakingAndCannotBeChanged"
-    rows = {  # acquire with the own id, with another; renew; change from the own, from another to the own; break
-        "available": [own, own, another, none, none, none],
-        "leased": [own, taken, own, own, own, own],
-        "endless": [own, taken, own, own, own, own],
-        "expired": [own, own, own, none, none, own],
-        "breaking": ["LeaseIsBreakingAndCannotBeAcquired", taken, is_broken, fixed, fixed, own],
-        "broken": [own, own, is_broken, none, none, own],
+    fixed, missing = "LeaseIsBreakingAndCannotBeChanged", "LeaseIdMissing"
+    gone, other = "LeaseNotPresentWithBlobOperation", "LeaseIdMismatchWithBlobOperation"
+    rows = {  # acquire with the own id, with another; renew; change from the own, from another to it; break; release
+        "available": [own, own, another, none, none, none, another],
+        "leased": [own, taken, own, own, own, own, own],
+        "endless": [own, taken, own, own, own, own, own],
+        "expired": [own, own, own, none, none, own, own],
+        "breaking": ["LeaseIsBreakingAndCannotBeAcquired", taken, is_broken, fixed, fixed, own, own],
+        "broken": [own, own, is_broken, none, none, own, own],
     }  # fmt: skip
     assert [
         outcome(leases.acquire, id=LEASE, duration_s=15),
@@ -420,7 +424,13 @@ def test_an_operation_on_a_lease_does_what_is_documented_in_every_state(state: s
         outcome(leases.change, id=LEASE, proposed=OTHER),
         outcome(leases.change, id=OTHER, proposed=LEASE),
         outcome(leases.break_, period_s=None),
+        outcome(release, id=LEASE),
     ] == rows[state]
+    is_held = state in ("leased", "endless", "breaking")
+    for do, without_id in ((leases.check_write, missing if is_held else own), (leases.check_read, own)):
+        uses = [outcome(do, id=id, owner="Blob") for id in (LEASE, OTHER, "")]
+        assert uses == [own if is_held else gone, other if is_held else gone, without_id]
+    assert outcome(release, id=OTHER) == outcome(leases.renew, id=OTHER) == another
     if lease is not None:
         left_s = leases.break_(lease, 10_000, period_s=None)[1]
         assert left_s == {"leased": 10, "breaking": 1}.get(state, 0)
@@ -448,7 +458,8 @@ async def test_a_lease_is_released_and_broken_at_once(emulator: BlobEmulator, cl
     await leased("acquire", x_ms_lease_duration="60", x_ms_proposed_lease_id=LEASE)
     for period in ("61", "-1", "x"):
         assert (await leased("break", x_ms_lease_break_period=period)).code == "InvalidHeaderValue"
-    assert (await leased("break", x_ms_lease_break_period="60")).headers["x-ms-lease-time"] == "60"
+    for period in ("60", ""):
+        assert (await leased("break", x_ms_lease_break_period=period)).headers["x-ms-lease-time"] == "60"
     reply = await leased("break", x_ms_lease_break_period="0")
     assert (reply.status, reply.headers["x-ms-lease-time"]) == (202, "0")
     assert (await leased("renew")).code == (await leased("steal")).code == "InvalidHeaderValue"

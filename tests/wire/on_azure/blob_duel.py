@@ -1,9 +1,9 @@
-"""Blob Storage's emulator beside a model of it, and beside Azurite: the same drawn operations through the real SDK.
+"""Blob Storage's emulator beside Azurite: the same drawn operations through the real SDK.
 
-    python -m tests.wire.on_azure.blob_duel [--seeds 20] [--first 0] [--steps 60] [--azurite]
+    python -m tests.wire.on_azure.blob_duel [--seeds 20] [--first 0] [--steps 60]
 
-Statuses, error codes and contents must be the same.  The model knows the time and moves it; Azurite has a clock of its
-own, so nothing is waited for there.  Not compared with Azurite is what `is_skipped` and `is_known` say.
+Statuses, error codes and contents must be the same.  Azurite has a clock of its own, so nothing is waited for.  Not
+compared is what `is_skipped` and `is_known` say.
 """
 
 from __future__ import annotations
@@ -12,54 +12,21 @@ import argparse
 import asyncio
 import random
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Sequence
+from contextlib import contextmanager
 
 from azure.storage.blob.aio import BlobLeaseClient, BlobServiceClient
 
 from outbox.emulator.blobs.server import BlobEmulator
 from outbox.engine.engine import Engine
-from outbox.testing import START_S, VirtualClock
 from tests.wire.on_azure import azurite
-from tests.wire.on_azure.blob_model import BlobModel
 from tests.wire.on_azure.blob_operations import CONTAINER, Op, Result, Side, drawn
 
 LEASING = ("acquire", "renew", "change", "release", "break")
 
 
-@asynccontextmanager
-async def emulated() -> AsyncIterator[tuple[Side, BlobEmulator]]:
-    """The emulator, on a clock that is moved."""
-    clock = VirtualClock(START_S)
-
-    async def wait(seconds: float) -> None:
-        clock.seconds += seconds
-        engine.tick()
-
-    async with (
-        Engine.in_memory(clock=clock) as engine,
-        BlobEmulator(engine, port=0) as emulator,
-        client(emulator.connection.connection_string) as service,
-    ):
-        yield Side(service, wait), emulator
-
-
 def client(connection: str) -> BlobServiceClient:
     return BlobServiceClient.from_connection_string(connection, retry_total=0)
-
-
-async def against_model(seed: int, step_count: int) -> int:
-    """Do drawn operations on the emulator and on the model; how many were granted.
-
-    Raises:
-        AssertionError: they differ.
-    """
-    chance, model, said = random.Random(seed), BlobModel(), list[str]()
-    async with emulated() as (side, _):
-        for op in operations(chance, step_count, waits=True):
-            theirs, ours = await side.run(op), model.run(op)
-            compare(seed, op, said, emulator=theirs, model=ours)
-    return sum(line.endswith("-> 200") for line in said)
 
 
 async def against_azurite(connection: str, seed: int, step_count: int) -> int:
@@ -69,23 +36,21 @@ async def against_azurite(connection: str, seed: int, step_count: int) -> int:
         AssertionError: they differ.
     """
     chance, said = random.Random(seed), list[str]()
-    async with emulated() as (side, emulator), client(connection) as service:
-        other = Side(service)
+    async with (
+        Engine.in_memory() as engine,
+        BlobEmulator(engine, port=0) as emulator,
+        client(emulator.connection.connection_string) as emulated,
+        client(connection) as service,
+    ):
+        side, other = Side(emulated), Side(service)
         await clear(other)
-        for op in operations(chance, step_count, waits=False):
+        for op in (Op("create"), *(drawn(chance) for _ in range(step_count))):
             if is_skipped(op, emulator):
                 continue
             theirs, ours = await other.run(op), await side.run(op)
             if theirs == ours or not is_known(op, theirs, ours):
                 compare(seed, op, said, azurite=theirs, emulator=ours)
     return sum(line.endswith("-> 200") for line in said)
-
-
-def operations(chance: random.Random, count: int, *, waits: bool) -> Iterator[Op]:
-    """A container, and what is drawn to be done in it."""
-    yield Op("create")
-    for _ in range(count):
-        yield drawn(chance, waits=waits)
 
 
 async def clear(side: Side) -> None:
@@ -147,26 +112,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--azurite", action="store_true")
     options = parser.parse_args(argv)
     differing = 0
-    with contextmanager(azurite.start)() if options.azurite else _nothing() as connection:
+    with contextmanager(azurite.start)() as connection:
         for seed in range(options.first, options.first + options.seeds):
             try:
-                if connection:
-                    granted = asyncio.run(against_azurite(connection, seed, options.steps))
-                else:
-                    granted = asyncio.run(against_model(seed, options.steps))
+                granted = asyncio.run(against_azurite(connection, seed, options.steps))
                 print(f"seed {seed}: {granted} operations granted", flush=True)
             except AssertionError as error:
                 differing += 1
                 print(error, flush=True)
     return 1 if differing else 0
-
-
-@contextmanager
-def _nothing() -> Iterator[str]:
-    yield ""
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from azure.core import MatchConditions
@@ -25,7 +24,7 @@ TAGS: tuple[dict[str, str], ...] = ({}, {"pending": "1"}, {"pending": "2", "Colo
 WEIGHTS = {
     "create": 5, "drop": 1, "put": 8, "read": 6, "head": 3, "delete": 3, "metadata": 3, "headers": 2, "block": 6,
     "commit": 6, "blocks": 3, "acquire": 5, "renew": 3, "change": 3, "release": 3, "break": 3, "tags": 2,
-    "set_tags": 3, "find": 2, "list": 4, "acquire_container": 1, "release_container": 1, "wait": 4,
+    "set_tags": 3, "find": 2, "list": 4, "acquire_container": 1, "release_container": 1,
 }  # fmt: skip
 
 
@@ -49,10 +48,9 @@ class Result(NamedTuple):
     content: Any = None
 
 
-def drawn(chance: random.Random, *, waits: bool) -> Op:
-    """An operation; `waits` says whether time may be moved."""
-    weights = WEIGHTS if waits else {name: weight for name, weight in WEIGHTS.items() if name != "wait"}
-    name = chance.choices(list(weights), list(weights.values()))[0]
+def drawn(chance: random.Random) -> Op:
+    """An operation."""
+    name = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
     blob, options = chance.choice(NAMES), dict[str, Any]()
     if name in ("put", "read", "head", "delete", "metadata", "headers", "block", "commit", "tags", "set_tags"):
         options["lease"] = chance.choice((None, None, None, *LEASES))
@@ -88,17 +86,14 @@ def drawn(chance: random.Random, *, waits: bool) -> Op:
     if name == "list":
         options |= {"prefix": chance.choice(("", "a/", "b")), "delimiter": chance.choice(("", "/"))}
         options["uncommitted"] = chance.random() < 0.5
-    if name == "wait":
-        options["seconds"] = chance.choice((5, 20, 61))
     return Op(name, blob, tuple(sorted(options.items())))
 
 
 class Side:
     """A service that drawn operations are sent to, through the SDK."""
 
-    def __init__(self, service: BlobServiceClient, wait: Callable[[float], Awaitable[None]] | None = None) -> None:
+    def __init__(self, service: BlobServiceClient) -> None:
         self.service = service
-        self._wait_for = wait
         self._etags: list[str] = []
 
     @property
@@ -230,10 +225,6 @@ class Side:
         else:
             found = [item async for item in self.container.list_blobs(**options)]
         return [_entry(item) for item in found]
-
-    async def _wait(self, op: Op, blob: BlobClient) -> None:
-        assert self._wait_for is not None, "time is not moved here"
-        await self._wait_for(op.get("seconds"))
 
 
 def _plain(id: str) -> str:
