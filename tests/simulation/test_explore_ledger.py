@@ -11,9 +11,9 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import search
+from tests.simulation.drawers import LARGE, PUT, Drawer, drawers
 from tests.simulation.explore import asking
 from tests.simulation.explored import T1, T2
-from tests.simulation.test_explore_resubmission import LARGE, PUT, Drawer, drawers
 from tests.simulation.test_explore_stores import PARTITION_FAULTS, clean, explored
 
 GONE_SOON: dict[str, Any] = {"ledger": True, "delivery_count_max": 1, "allow": frozenset({"dead-letter"})}
