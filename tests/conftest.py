@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.drawn_tests import is_left_out
 from tests.simulation.drawn_faults import is_drawn
-from tests.simulation.larger_scopes import LARGER
+from tests.simulation.larger_scopes import is_larger
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = "tests/simulation/test_direct_mutants.py"
@@ -64,17 +64,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         callspec: Any = getattr(item, "callspec", None)
         if item.get_closest_marker("planted") and not is_drawn(callspec.params["mutant"]):
             item.add_marker(pytest.mark.soak)
-        if is_larger(item) or (config.getoption("drawn") and is_left_out(item)):
+        if is_larger(item.path.stem, item.name) or (config.getoption("drawn") and is_left_out(item)):
             item.add_marker(pytest.mark.soak)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     ranks = {ROOT / path: rank for rank, path in enumerate((FIRST, *ONE_SESSION))}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks) + (item.path not in slow)))
-
-
-def is_larger(item: pytest.Item) -> bool:
-    """Whether it explores one of the scopes that are too large for every run."""
-    test, _, parameters = item.name.partition("[")
-    return parameters.removesuffix("]") in LARGER.get(f"{item.path.name}::{test}", ())
 
 
 def pytest_collection_finish() -> None:

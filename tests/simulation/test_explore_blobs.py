@@ -112,12 +112,14 @@ def test_outputs_of_a_request_overflow_as_well(scope: str, fault: FaultKind) -> 
     explored(scope, messages=(), requests=asked, asked_times=2, workers=0, budgets=Budgets.any_of(1, fault))
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("spilled")
 @pytest.mark.parametrize("fault", ["crash", "stale"])
 def test_overflow_lies_with_the_infrastructure(fault: FaultKind) -> None:
     explored("item", apart=True, copies=2, budgets=Budgets.any_of(1, fault))
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("spilled")
 def test_two_workers_and_their_overflow() -> None:
     explored("partition", messages=[T1, T2], workers=2)

@@ -10,14 +10,15 @@ from tests.simulation.larger_scopes import LARGER
 
 
 def collected(which: str) -> set[str]:
-    files = sorted({test.partition("::")[0] for test in LARGER})
+    files = [f"test_{file}.py" for file in LARGER]
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", which, "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, cwd=ROOT / "tests/simulation", capture_output=True, text=True, timeout=120)
     return {line.removeprefix("tests/simulation/") for line in done.stdout.splitlines() if "::" in line}
 
 
 def test_every_larger_scope_is_there_and_smaller_ones_of_its_test_are_part_of_every_run() -> None:
-    larger = {f"{test}[{parameters}]" for test, each in LARGER.items() for parameters in each}
-    assert larger <= collected("soak")
-    of_every_run = {test.partition("[")[0] for test in collected("not soak")}
-    assert set(LARGER) <= of_every_run
+    tests = {
+        f"test_{file}.py::test_{name}": ids.split("; ") for file, each in LARGER.items() for name, ids in each.items()
+    }
+    assert {f"{test}[{scope}]" for test, scopes in tests.items() for scope in scopes} <= collected("soak")
+    assert set(tests) <= {test.partition("[")[0] for test in collected("not soak")}
