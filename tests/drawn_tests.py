@@ -246,7 +246,6 @@ LONG: dict[str, tuple[str, ...]] = {
     ),
     "wire/on_azure/test_cosmos_contract.py": ("ordered_logs_keep_their_promises_on_cosmos",),
     "wire/on_azure/test_crashes.py": ("drawn_faults_change_nothing_that_can_be_seen",),
-    "wire/on_azure/test_end_to_end.py": ("two_hundred_messages_under_faults_are_neither_lost_nor_doubled",),
     "wire/on_azure/test_models.py": ("the_store_model_does_what_cosmos_does_through_the_sdk",),
     "wire/on_azure/test_round_trips.py": ("the_rate_rises_with_concurrency",),
     "wire/on_azure/test_thousand.py": ("messages_under_every_kind_of_fault_are_neither_lost_nor_doubled",),

@@ -135,6 +135,21 @@ class Blocking:
                 return
 
 
+class GatedEngine(Engine):
+    """An engine whose gate stays shut until the test opens it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.opened = asyncio.Event()
+        through = self.core.gate
+
+        async def gate(*, alone: bool = False) -> None:
+            await self.opened.wait()
+            await through(alone=alone)
+
+        self.core.gate = gate  # type: ignore[method-assign]  # for this engine alone
+
+
 class Bus:
     """An engine with a server in front of it, in a thread."""
 

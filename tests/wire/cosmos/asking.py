@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+from typing import Any
 from urllib.parse import quote
+
+import msgspec
 
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
 from outbox.emulator.cosmos.server import CosmosEmulator
@@ -26,6 +29,19 @@ def signed(verb: str, path: str, kind: str, link: str, body: bytes = b"", **head
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items() if value)
     return f"{verb} {path} HTTP/1.1\r\n{head}\r\n".encode() + body
+
+
+def of_items(verb: str, id: str = "", body: bytes = b"", **headers: str) -> bytes:
+    """A request to the items of the container `c` of the database `d`, or to one of them."""
+    link = f"dbs/d/colls/c/docs/{id}" if id else "dbs/d/colls/c"
+    return signed(verb, f"/{link}" if id else f"/{link}/docs", "docs", link, body, **headers)
+
+
+async def with_container(emulator: CosmosEmulator, **options: Any) -> None:
+    """Make the database `d`, and in it the container `c` of the partition key `/pk`."""
+    assert (await ask(emulator, signed("POST", "/dbs", "dbs", "", b'{"id":"d"}')))[0] == 201
+    body = msgspec.json.encode({"id": "c", "partitionKey": {"paths": ["/pk"]}, **options})
+    assert (await ask(emulator, signed("POST", "/dbs/d/colls", "colls", "dbs/d", body)))[0] == 201
 
 
 async def ask(emulator: CosmosEmulator, *requests: bytes, within_s: float = 5) -> tuple[int, bytes]:

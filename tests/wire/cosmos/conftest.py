@@ -19,7 +19,7 @@ from azure.cosmos.aio import CosmosClient as AsyncCosmosClient
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.engine.engine import Engine
 from tests.wire.conftest import LoopThread
-from tests.wire.cosmos.asking import ask, signed
+from tests.wire.cosmos.asking import with_container
 
 T = TypeVar("T")
 MODES = ("sync", "aio")
@@ -169,7 +169,5 @@ def items(sdk: Sdk, request: pytest.FixtureRequest) -> Any:
 async def emulator() -> AsyncIterator[CosmosEmulator]:
     """An emulator in the test's own loop, with a database `d` and a container `c`."""
     async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
-        await ask(emulator, signed("POST", "/dbs", "dbs", "", b'{"id":"d"}'))
-        body = b'{"id":"c","partitionKey":{"paths":["/pk"]}}'
-        assert (await ask(emulator, signed("POST", "/dbs/d/colls", "colls", "dbs/d", body)))[0] == 201
+        await with_container(emulator)
         yield emulator

@@ -58,12 +58,15 @@ class Request:
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
 
-    async def ask(self, emulator: CosmosEmulator, body: Any = None, **headers: str) -> tuple[int, bytes]:
-        """Send it, with another body or with more headers."""
+    def signed(self, body: Any = None, **headers: str) -> bytes:
+        """Its bytes, with another body or with more headers."""
         sent = self.body if body is None else body
         data = sent if isinstance(sent, bytes) else b"" if sent is None else msgspec.json.encode(sent)
-        request = signed(self.method, self.path, self.kind, self.link, data, **(self.headers | headers))
-        return await ask(emulator, request)
+        return signed(self.method, self.path, self.kind, self.link, data, **(self.headers | headers))
+
+    async def ask(self, emulator: CosmosEmulator, body: Any = None, **headers: str) -> tuple[int, bytes]:
+        """Send it, with another body or with more headers."""
+        return await ask(emulator, self.signed(body, **headers))
 
 
 EVERY = {

@@ -19,7 +19,7 @@ from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.faults import FaultRule
 from outbox.emulator.http import Http
 from outbox.engine.engine import Engine
-from tests.wire.cosmos.asking import ask, read_answer, signed
+from tests.wire.cosmos.asking import ask, of_items, read_answer, signed, with_container
 
 ROOT = signed("GET", "/", "", "")
 CREATE = b'{"id":"e%d"}'
@@ -88,17 +88,11 @@ class Place:
 async def place() -> AsyncIterator[Place]:
     async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
         place = Place(emulator)
-        await _with_container(emulator)
+        await with_container(emulator)
         await until(lambda: not place.inside)
         yield place
         for client in place.clients:
             client.writer.transport.abort()
-
-
-async def _with_container(emulator: CosmosEmulator) -> None:
-    assert (await ask(emulator, signed("POST", "/dbs", "dbs", "", b'{"id":"d"}')))[0] == 201
-    body = b'{"id":"c","partitionKey":{"paths":["/pk"]}}'
-    assert (await ask(emulator, signed("POST", "/dbs/d/colls", "colls", "dbs/d", body)))[0] == 201
 
 
 async def until(is_so: Callable[[], object]) -> None:
@@ -273,10 +267,9 @@ async def _with_large_items(place: Place, count: int) -> bytes:
     """Items that make one large answer, and the request for it."""
     for number in range(count):
         body = b'{"id":"%d","pk":"a","text":"%b"}' % (number, b"x" * LARGE_BYTES)
-        create = signed("POST", "/dbs/d/colls/c/docs", "docs", "dbs/d/colls/c", body)
-        assert (await ask(place.emulator, create))[0] == 201
+        assert (await ask(place.emulator, of_items("POST", body=body)))[0] == 201
     await until(lambda: not place.inside)
-    return signed("GET", "/dbs/d/colls/c/docs", "docs", "dbs/d/colls/c", x_ms_documentdb_partitionkey='["a"]')
+    return of_items("GET", x_ms_documentdb_partitionkey='["a"]')
 
 
 async def test_a_client_that_does_not_read_gets_one_answer_and_no_more(place: Place) -> None:
@@ -347,7 +340,7 @@ async def test_a_page_of_the_change_feed_has_a_size(place: Place) -> None:
     counts, after = list[int](), ""
     while True:
         more = {"If_None_Match": after} if after else {}
-        client = await place.open(signed("GET", "/dbs/d/colls/c/docs", "docs", "dbs/d/colls/c", b"", **wanted, **more))
+        client = await place.open(of_items("GET", **wanted, **more))
         async with asyncio.timeout(5):
             head = (await client.reader.readuntil(b"\r\n\r\n")).decode()
         if head.startswith("HTTP/1.1 304"):
@@ -374,8 +367,8 @@ async def test_pages_are_made_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Feed, "page", slowly)
     async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
-        await _with_container(emulator)
-        asked = signed("GET", "/dbs/d/colls/c/docs", "docs", "dbs/d/colls/c")
+        await with_container(emulator)
+        asked = of_items("GET")
         first = [asyncio.create_task(ask(emulator, asked)) for _ in range(4)]
         refused, _ = await asyncio.wait(first, timeout=2)
         assert [task.result()[0] for task in refused] == [429, 429]

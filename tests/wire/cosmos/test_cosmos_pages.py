@@ -17,10 +17,11 @@ from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.faults import FaultRule
 from outbox.engine.core import SystemClock
 from outbox.engine.engine import Engine
-from tests.wire.cosmos.asking import ask, signed
+from tests.wire.cosmos.asking import ask, of_items, with_container
 
 COUNT = 600
 PAGE_COUNT = 15
+KEY = {"x_ms_documentdb_partitionkey": '["a"]'}
 ORDERED = "SELECT c.id, c.n FROM c ORDER BY c.n DESC"
 TIED = "SELECT VALUE c.id FROM c WHERE c.n >= 0 ORDER BY c.text, c.n DESC"
 JOINED = "SELECT c.id, t FROM c JOIN t IN c.tags ORDER BY c.text DESC"
@@ -42,37 +43,25 @@ class Place:
         self.emulator = emulator
 
     async def send(self, verb: str, id: str, body: bytes = b"", **headers: str) -> int:
-        path = f"/dbs/d/colls/c/docs{id}"
-        link = path[1:] if id else "dbs/d/colls/c"
-        headers = {"x_ms_documentdb_partitionkey": '["a"]', **headers}
-        return (await ask(self.emulator, signed(verb, path, "docs", link, body, **headers)))[0]
+        return (await ask(self.emulator, of_items(verb, id, body, **KEY, **headers)))[0]
 
     async def put(self, number: int, n: int) -> None:
         assert (await ask(self.emulator, upserted(number, n)))[0] in (200, 201)
 
     async def page(self, text: str, continuation: str = "", **headers: str) -> tuple[list[Any], str]:
         """One page, and where the next one goes on."""
-        request = signed(
-            "POST",
-            "/dbs/d/colls/c/docs",
-            "docs",
-            "dbs/d/colls/c",
-            json.dumps({"query": text}).encode(),
-            x_ms_documentdb_isquery="True",
-            x_ms_documentdb_partitionkey='["a"]',
-            x_ms_max_item_count=str(PAGE_COUNT),
-            x_ms_continuation=continuation,
-            **headers,
-        )
+        headers |= {"x_ms_max_item_count": str(PAGE_COUNT), "x_ms_continuation": continuation, **KEY}
+        body = json.dumps({"query": text}).encode()
+        request = of_items("POST", body=body, x_ms_documentdb_isquery="True", **headers)
         reader, writer = await asyncio.open_connection("127.0.0.1", self.emulator.port)
         writer.write(request)
         async with asyncio.timeout(20):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
-            body = json.loads(await reader.readexactly(int(fields["Content-Length"])))
+            found = json.loads(await reader.readexactly(int(fields["Content-Length"])))
         writer.close()
-        assert head.split(" ")[1] == "200", body
-        return body["Documents"], fields.get("x-ms-continuation", "")
+        assert head.split(" ")[1] == "200", found
+        return found["Documents"], fields.get("x-ms-continuation", "")
 
     async def pages(self, text: str) -> AsyncIterator[tuple[list[Any], str]]:
         continuation = ""
@@ -85,24 +74,14 @@ class Place:
 
 def upserted(number: int, n: int) -> bytes:
     item = {"id": str(number), "pk": "a", "n": n, "text": "abc"[n % 3], "tags": list(range(n % 4))}
-    body, headers = json.dumps(item).encode(), {"x_ms_documentdb_partitionkey": '["a"]'}
-    return signed(
-        "POST", "/dbs/d/colls/c/docs", "docs", "dbs/d/colls/c", body, x_ms_documentdb_is_upsert="True", **headers
-    )
+    return of_items("POST", body=json.dumps(item).encode(), x_ms_documentdb_is_upsert="True", **KEY)
 
 
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
     async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
-        await ask(emulator, signed("POST", "/dbs", "dbs", "", b'{"id":"d"}'))
         composite = [{"path": "/text"}, {"path": "/n", "order": "descending"}]
-        definition = {
-            "id": "c",
-            "partitionKey": {"paths": ["/pk"]},
-            "indexingPolicy": {"compositeIndexes": [composite]},
-        }
-        body = json.dumps(definition).encode()
-        await ask(emulator, signed("POST", "/dbs/d/colls", "colls", "dbs/d", body))
+        await with_container(emulator, indexingPolicy={"compositeIndexes": [composite]})
         place = Place(emulator)
         all_items = [upserted(number, number * 7_919 % COUNT) for number in range(COUNT)]
         assert (await ask(emulator, *all_items, within_s=60))[0] == 201
@@ -162,7 +141,7 @@ async def test_pages_are_what_they_would_be_without_a_snapshot(
     while continuation:
         for _ in range(chance.randrange(4) if page_count > 10 else 0):
             if chance.random() < 0.3:
-                await place.send("DELETE", f"/{chance.randrange(COUNT)}")
+                await place.send("DELETE", str(chance.randrange(COUNT)))
             else:
                 await place.put(chance.randrange(COUNT + 200), chance.randrange(COUNT))
         expected = await anew(place, text, continuation)
@@ -197,9 +176,7 @@ async def test_a_page_of_the_past_keeps_and_takes_nothing(place: Place) -> None:
 async def test_an_item_that_ran_out_is_on_no_page() -> None:
     clock = ShiftedClock()
     async with Engine.in_memory(clock=clock) as engine, CosmosEmulator(engine, port=0) as emulator:
-        await ask(emulator, signed("POST", "/dbs", "dbs", "", b'{"id":"d"}'))
-        body = b'{"id":"c","partitionKey":{"paths":["/pk"]},"defaultTtl":-1}'
-        await ask(emulator, signed("POST", "/dbs/d/colls", "colls", "dbs/d", body))
+        await with_container(emulator, defaultTtl=-1)
         place = Place(emulator)
         for number in range(100):
             item = {"id": str(number), "pk": "a", "n": number, **({"ttl": 600} if number % 2 else {})}

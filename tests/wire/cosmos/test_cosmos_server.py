@@ -19,7 +19,8 @@ from outbox.emulator.faults import FaultRule
 from outbox.engine.engine import Engine
 from outbox.engine.limits import EngineLimits
 from outbox.errors import EngineStopped, Refused
-from tests.wire.cosmos.asking import ask, signed
+from tests.wire.conftest import GatedEngine
+from tests.wire.cosmos.asking import ask, of_items, signed, with_container
 from tests.wire.cosmos.conftest import MODES, Cosmos
 
 # Who may ask
@@ -129,7 +130,7 @@ async def test_faults_are_installed_and_counted_over_the_wire(emulator: CosmosEm
 
 
 async def test_a_reply_that_says_no_can_be_lost_as_well(emulator: CosmosEmulator) -> None:
-    read = signed("GET", "/dbs/d/colls/c/docs/1", "docs", "dbs/d/colls/c/docs/1", x_ms_documentdb_partitionkey='["a"]')
+    read = of_items("GET", "1", x_ms_documentdb_partitionkey='["a"]')
     assert (await ask(emulator, read))[0] == 404
     emulator.faults.install(FaultRule(kind="lost-reply", operation="item.read"))
     assert [(await ask(emulator, read))[0] for _ in range(2)] == [0, 404]
@@ -164,24 +165,12 @@ async def test_a_body_that_is_too_large_is_not_read(emulator: CosmosEmulator) ->
 async def test_a_full_engine_takes_nothing_in_and_gives_out() -> None:
     limits = EngineLimits(memory_bytes_max=100_000)
     async with Engine.in_memory(limits=limits) as engine, CosmosEmulator(engine, port=0) as emulator:
-        await ask(emulator, signed("POST", "/dbs", "dbs", "", b'{"id":"d"}'))
-        await ask(
-            emulator, signed("POST", "/dbs/d/colls", "colls", "dbs/d", b'{"id":"c","partitionKey":{"paths":["/p"]}}')
-        )
-        body = b'{"id":"%d","text":"%b"}'
-        codes = [
-            (
-                await ask(
-                    emulator, signed("POST", "/dbs/d/colls/c/docs", "docs", "dbs/d/colls/c", body % (n, b"x" * 30_000))
-                )
-            )[0]
-            for n in range(6)
-        ]
+        await with_container(emulator)
+        items = [b'{"id":"%d","text":"%b"}' % (n, b"x" * 30_000) for n in range(6)]
+        codes = [(await ask(emulator, of_items("POST", body=item)))[0] for item in items]
         assert codes[0] == 201 and codes[-1] == 403
-        where = signed(
-            "DELETE", "/dbs/d/colls/c/docs/0", "docs", "dbs/d/colls/c/docs/0", x_ms_documentdb_partitionkey="[{}]"
-        )
-        assert (await ask(emulator, where))[0] == 204
+        deletion = of_items("DELETE", "0", x_ms_documentdb_partitionkey="[{}]")
+        assert (await ask(emulator, deletion))[0] == 204
 
 
 async def test_several_emulators_run_in_one_process_and_start_at_once() -> None:
@@ -201,33 +190,15 @@ async def test_several_emulators_run_in_one_process_and_start_at_once() -> None:
 # Before the gate
 
 
-class GatedEngine(Engine):
-    """An engine whose gate stays shut until the test opens it."""
-
-    opened: asyncio.Event
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        through = self.core.gate
-
-        async def gate(*, alone: bool = False) -> None:
-            await self.opened.wait()
-            await through(alone=alone)
-
-        self.core.gate = gate  # type: ignore[method-assign]  # for this engine alone
-
-
 async def test_nothing_is_answered_before_the_gate(disk_path: Path) -> None:
-    async with GatedEngine.open(disk_path) as engine:
-        engine.opened = asyncio.Event()
-        async with CosmosEmulator(engine, port=0) as emulator:
-            create = signed("POST", "/dbs", "dbs", "", b'{"id":"d"}')
-            with pytest.raises(TimeoutError):
-                await ask(emulator, create, within_s=0.2)
-            with pytest.raises(TimeoutError):
-                await ask(emulator, signed("POST", "/dbs", "dbs", "", b'{"id":"d"}'), within_s=0.2)  # 409 tells of it
-            engine.opened.set()
-            assert (await ask(emulator, create))[0] == 409
+    async with GatedEngine.open(disk_path) as engine, CosmosEmulator(engine, port=0) as emulator:
+        create = signed("POST", "/dbs", "dbs", "", b'{"id":"d"}')
+        with pytest.raises(TimeoutError):
+            await ask(emulator, create, within_s=0.2)
+        with pytest.raises(TimeoutError):
+            await ask(emulator, create, within_s=0.2)  # 409 tells of it
+        engine.opened.set()
+        assert (await ask(emulator, create))[0] == 409
 
 
 async def test_a_stopped_engine_answers_that_it_has(disk_path: Path) -> None:

@@ -29,7 +29,7 @@ from outbox.engine.entities import QueueSettings
 from outbox.errors import EngineStopped, Refused
 from outbox.message import Message
 from tests.unit.amqp import amqp_client as client
-from tests.wire.conftest import Bus, Sdk
+from tests.wire.conftest import Bus, GatedEngine, Sdk
 
 DISPOSITION, TRANSFER = 0x15, 0x14
 
@@ -68,25 +68,8 @@ class Wire:
         return self.data
 
 
-class GatedEngine(Engine):
-    """An engine whose gate stays shut until the test opens it."""
-
-    opened: asyncio.Event
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        through = self.core.gate
-
-        async def gate(*, alone: bool = False) -> None:
-            await self.opened.wait()
-            await through(alone=alone)
-
-        self.core.gate = gate  # type: ignore[method-assign]  # for this engine alone
-
-
 async def test_nothing_leaves_before_the_gate(disk_path: Path) -> None:
     async with GatedEngine.open(disk_path) as engine:
-        engine.opened = asyncio.Event()
         engine.opened.set()
         engine.declare(QueueSettings("q"))
         async with ServiceBusServer(engine) as server:
@@ -106,7 +89,6 @@ async def test_nothing_leaves_before_the_gate(disk_path: Path) -> None:
 
 async def test_a_stopped_engine_acknowledges_nothing(disk_path: Path) -> None:
     async with GatedEngine.open(disk_path) as engine:
-        engine.opened = asyncio.Event()
         engine.opened.set()
         engine.declare(QueueSettings("q"))
         async with ServiceBusServer(engine) as server:
@@ -133,20 +115,18 @@ async def test_the_administration_answers_behind_the_gate_or_not_at_all(disk_pat
             async with session.put(address, data=entry, headers={"Authorization": "Bearer any"}) as answer:
                 return answer.status
 
-    async with GatedEngine.open(disk_path) as engine:
-        engine.opened = asyncio.Event()
-        async with ServiceBusServer(engine) as server:
-            answered = asyncio.create_task(put(server, "q"))
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(answered), 0.3)
-            engine.opened.set()
-            assert await answered == 201
-            engine.opened.clear()
-            answered = asyncio.create_task(put(server, "r"))
-            await asyncio.sleep(0.2)
-            engine.core.stop(EngineStopped("the disk is full"))
-            engine.opened.set()
-            assert await answered >= 500
+    async with GatedEngine.open(disk_path) as engine, ServiceBusServer(engine) as server:
+        answered = asyncio.create_task(put(server, "q"))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(answered), 0.3)
+        engine.opened.set()
+        assert await answered == 201
+        engine.opened.clear()
+        answered = asyncio.create_task(put(server, "r"))
+        await asyncio.sleep(0.2)
+        engine.core.stop(EngineStopped("the disk is full"))
+        engine.opened.set()
+        assert await answered >= 500
 
 
 @pytest.fixture
