@@ -13,10 +13,15 @@ from typing import Any
 
 import pytest
 
-from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Won, Write
+from outbox.errors import OutcomeUnknown
+from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
+from outbox.runtime.commit.store_transaction import StoreTransaction
+from outbox.runtime.delivery.retrying import NothingCommitted
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.store_scope import StoreParts
+from outbox.runtime.work import Attempt, Work
+from outbox.stored import StateItem, encode, staged_key, state_key
 from outbox.verify import explore
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario
@@ -24,7 +29,6 @@ from outbox.verify.explorer.search import Report, search
 from outbox.verify.promises.view import View
 from shooting_range.handlers import AttemptMade, Board, FireAt, SheetFull, Target, app
 from shooting_range.sheet import Hole
-from tests.simulation.test_explore_stores import DeletesOnDoubt, ForgetsMarkers
 
 FIRST = ("attempts", FireAt("a1", "g", "left", "ann", 0, 0), "a1")
 SECOND = ("attempts", FireAt("a2", "g", "left", "bob", 90, 0), "a2")
@@ -120,6 +124,30 @@ class Upserts(Around):
             assert known is not None
             return await self.store.write([Replace(wanted.key, wanted.body, known.version, wanted.ttl_s, wanted.tag)])
         return answer
+
+
+class DeletesOnDoubt(ItemScope):
+    """Deletes what it has staged when it does not know whether the state was swapped."""
+
+    async def _commit(self, attempt: Attempt, state_id: str, batch: StoreTransaction, item: StateItem) -> Any:
+        key, body, etag = state_key(state_id), encode(item), batch.loaded.version
+        tag = Tag("swap", (attempt.work.inbox,), batch.tx)
+        write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)
+        try:
+            await self._states.write([write])
+        except OutcomeUnknown:
+            found = await self._infrastructure.read(staged_key(state_id, batch.tx))
+            if found is not None:
+                await self.orphans.delete(found.key, found.version, batch.tx)
+            raise NothingCommitted from None
+        return await super()._commit(attempt, state_id, batch, item)
+
+
+class ForgetsMarkers(ItemScope):
+    """Takes no notice of the markers of messages that were handled."""
+
+    def _resubmits(self, work: Work, marker: Document) -> bool:
+        return True
 
 
 def apart(kind: type[ItemScope] = ItemScope, states: Any = Around, others: Any = Around) -> Callable[..., ItemScope]:

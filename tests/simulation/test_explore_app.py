@@ -8,49 +8,13 @@ from typing import Any
 import pytest
 
 from function_app import bank as sample
-from outbox import App, Context, Reject
+from outbox import App, Context
 from outbox.verify import explore
+from tests.simulation.explored import Account, Deposit, Transfer, bank
 
 pytestmark = pytest.mark.slow
 
-app = App("bank")
-app.queue("refused")
-
-
-@dataclass
-class Transfer:
-    id: str
-    source: str
-    target: str
-    amount: int
-
-
-@dataclass
-class Deposit:
-    transfer: str
-    account: str
-    amount: int
-
-
-@dataclass
-class Account:
-    balance: int = 0
-
-
-@app.handler("transfers", key="source")
-async def withdraw(transfer: Transfer, account: Account, ctx: Context) -> None:
-    if transfer.amount <= 0:
-        raise Reject("amount must be positive")
-    if account.balance < transfer.amount:
-        ctx.send("refused", transfer)
-        return
-    account.balance -= transfer.amount
-    ctx.send("deposits", Deposit(transfer.id, transfer.target, transfer.amount))
-
-
-@app.handler("deposits", key=lambda deposit: deposit.account)
-def deposit(deposit: Deposit, account: Account) -> None:
-    account.balance += deposit.amount
+app = bank()
 
 
 # fmt: off

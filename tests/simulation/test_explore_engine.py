@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 import pytest
 
-from outbox import App, Context
+from outbox import App
 from outbox.lineage import output_id
 from outbox.ports import Commit, Conflict, Journal
 from outbox.runtime import engine_scope
@@ -21,7 +19,7 @@ from outbox.runtime.work import Work, attempt_at
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
-from tests.simulation.explored import GIVEN, REFUSED, T1, T2, Account, Deposit, Transfer, bank, conserved
+from tests.simulation.explored import GIVEN, REFUSED, T1, T2, Account, Transfer, bank, conserved
 
 SINGLE = {kind: Budgets.any_of(1, kind) for kind in ("crash", "lost", "delay", "error", "expire", "jump")}
 
@@ -158,29 +156,3 @@ def test_a_state_that_is_not_decoded_anew_is_found(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(engine_scope, "start_all", start_each)  # what is written out there for speed, by its parts
     report = explored(app=app, messages=[T1, T2], batch=2, workers=1, invariant=None, allow=frozenset({"dead-letter"}))
     assert [anomaly.promise for anomaly in report.anomalies] == ["Serializable"], report.text
-
-
-@pytest.mark.parametrize("draw", [lambda: uuid4().hex, lambda: str(time.perf_counter_ns())])
-def test_a_handler_that_decides_by_chance_is_reported(draw: Callable[[], str]) -> None:
-    app = App("chance")
-    app.queue("elsewhere")
-
-    @app.handler("transfers", key="source")
-    def withdraw(transfer: Transfer, account: Account, ctx: Context) -> None:
-        ctx.send("elsewhere", Deposit(draw(), transfer.target, transfer.amount))
-
-    report = explored(app=app, workers=1, invariant=None, budgets=Budgets(crash=1, lost=1))
-    assert report.anomalies[0].promise in ("Deterministic", "ConsistentOutput"), report.text
-
-
-def test_a_handler_that_remembers_between_messages_is_reported() -> None:
-    app, seen = App("memory"), []
-    app.queue("elsewhere")
-
-    @app.handler("transfers", key="source")
-    def withdraw(transfer: Transfer, account: Account, ctx: Context) -> None:
-        seen.append(transfer.id)
-        ctx.send("elsewhere", Deposit(str(len(seen)), transfer.target, transfer.amount))
-
-    report = explored(app=app, workers=1, invariant=None)
-    assert report.anomalies and report.anomalies[0].promise in ("Deterministic", "ConsistentOutput"), report.text

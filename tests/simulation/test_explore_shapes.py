@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,39 +10,20 @@ from outbox import App, Context, Reject
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Limits, Report, search
+from tests.simulation.shop import SCOPES, Customer, Order, shop
 
 pytestmark = pytest.mark.slow
 
-SCOPES = ("engine", "partition", "item")
 FAULTS: tuple[dict[str, int], ...] = ({}, {"crash": 1}, {"lost": 1}, {"error": 1})
-
-
-@dataclass
-class Order:
-    id: str
-    customer: str
-    price: int
-
-
-@dataclass
-class Customer:
-    spent: int = 0
 
 
 def order(id: str, price: int) -> tuple[str, Order, str]:
     return "orders", Order(id, "ann", price), id
 
 
-def shop() -> App:
-    app = App("shop")
-    app.queue("parcels")
-
-    @app.handler("orders", key="customer")
-    def take(order: Order, customer: Customer, ctx: Context) -> None:
-        customer.spent += order.price
-        ctx.send("parcels", order)
-
-    return app
+def spends(order: Order, customer: Customer, ctx: Context) -> None:
+    customer.spent += order.price
+    ctx.send("parcels", order)
 
 
 def announcing() -> App:
@@ -97,7 +77,7 @@ def test_what_a_topic_hands_to_a_subscription_is_handled_once(scope: str, faults
 @pytest.mark.parametrize("scope", SCOPES)
 def test_an_id_with_two_payloads_stands_for_the_first_that_commits(scope: str, faults: dict[str, int]) -> None:
     messages = [order("o1", 5), ("orders", Order("o1", "ann", 7), "o1")]
-    report = explored(shop(), messages, scope, faults, allow=frozenset({"dead-letter"}))
+    report = explored(shop(spends), messages, scope, faults, allow=frozenset({"dead-letter"}))
     assert len(report.outcomes) == 2  # either of them, and the other is a dead letter
 
 
