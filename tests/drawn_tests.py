@@ -211,10 +211,6 @@ LONG: dict[str, tuple[str, ...]] = {
     "wire/cli/test_runbooks.py": ("blocked_key", "where_is_message_x"),
     "wire/cli/test_situations.py": ("one_command_names_it_in_item_scope", "one_command_names_the_cause_and_the_cure"),
     "wire/cosmos/test_cosmos_batch.py": ("the_answer_of_a_batch_has_a_size",),
-    "wire/cosmos/test_cosmos_model.py": (
-        "what_was_acknowledged_survives_kills",
-        "whatever_json_a_batch_is_it_is_read_or_refused",
-    ),
     "wire/cosmos/test_cosmos_pages.py": (
         "pages_are_what_they_would_be_without_a_snapshot",
         "the_fortieth_page_looks_at_no_item_again",

@@ -11,6 +11,7 @@ from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.store_scope import StoreParts
 from outbox.verify.explorer.programs import ClientRequest
+from outbox.verify.explorer.search import Report
 from outbox.verify.promises.view import View
 
 
@@ -124,6 +125,12 @@ def expecting_new(parts: StoreParts) -> PartitionScope:
     assert isinstance(made, PartitionScope)
     made.states.new_states = NewStates(enough=1, first=1)
     return made
+
+
+def clean(report: Report) -> Report:
+    """A report of a scope that has nothing wrong in it."""
+    assert report.exhausted and report.finals and not report.anomalies, report.text
+    return report
 
 
 def conserved(world: View) -> bool:

@@ -16,6 +16,7 @@ from outbox.verify.explorer.replay import read, replay, scenario_of, write
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import search
 from tests.simulation.explored import GIVEN, Account, asked, conserved, counter
+from tests.simulation.shop import passes
 from tests.unit.runtime.purse import Pay, Purse, paying
 
 pytestmark = pytest.mark.slow
@@ -42,13 +43,11 @@ def test_an_entry_that_is_right_is_found_so(scope: str) -> None:
 
 @pytest.mark.parametrize("scope", ["engine", "partition"])
 def test_a_read_is_explored_beside_what_it_may_see(scope: str) -> None:
-    report = explore(paying(), requests=[PAID, ("GET", "/purses/p", None, "look")], scope=scope)
-    assert report.exhausted and not report.anomalies, report.text
+    passes(explore(paying(), requests=[PAID, ("GET", "/purses/p", None, "look")], scope=scope))
 
 
 def test_an_entry_that_is_right_is_found_so_in_item_scope() -> None:
-    report = explore(paying(), requests=[PAID], scope="item", workers=1)
-    assert report.exhausted and not report.anomalies, report.text
+    passes(explore(paying(), requests=[PAID], scope="item", workers=1))
 
 
 def test_requests_and_messages_are_explored_together_under_an_invariant() -> None:
@@ -56,8 +55,7 @@ def test_requests_and_messages_are_explored_together_under_an_invariant() -> Non
         return bool(conserved(world))
 
     request = ("POST", "/transfers", asked("k1", 5).content, "k1")
-    report = explore(counter(), requests=[request], given=GIVEN, scope="partition", invariant=is_kept)
-    assert report.exhausted and not report.anomalies, report.text
+    passes(explore(counter(), requests=[request], given=GIVEN, scope="partition", invariant=is_kept))
 
 
 def test_an_invariant_that_a_request_breaks_is_reported() -> None:
@@ -110,8 +108,7 @@ def test_requests_whose_order_shows_are_reported() -> None:
     out = ("POST", "/payments", Pay("p", -5), "k2")
     (found,) = explore(paying(), requests=[PAID, out]).anomalies
     assert found.promise == "Order" and "POST /payments" in found.what
-    report = explore(paying(), requests=[PAID, out], allow={"order"}, given=[("p", Purse(1))])
-    assert report.exhausted and not report.anomalies, report.text
+    passes(explore(paying(), requests=[PAID, out], allow={"order"}, given=[("p", Purse(1))]))
 
 
 @pytest.mark.parametrize(

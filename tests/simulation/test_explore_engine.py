@@ -19,7 +19,7 @@ from outbox.runtime.work import Work, attempt_at
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
-from tests.simulation.explored import GIVEN, REFUSED, T1, T2, Account, Transfer, bank, conserved
+from tests.simulation.explored import GIVEN, REFUSED, T1, T2, Account, Transfer, bank, clean, conserved
 
 SINGLE = {kind: Budgets.any_of(1, kind) for kind in ("crash", "lost", "delay", "error", "expire", "jump")}
 
@@ -37,26 +37,22 @@ def test_two_workers_and_a_duplicate_break_no_promise_under_any_single_fault(fau
 
 
 def test_batches_of_two_break_no_promise() -> None:
-    report = explored(messages=[T1, T2], copies=[2, 1], batch=2, budgets=Budgets(crash=1))
-    assert report.exhausted and not report.anomalies, report.text
+    clean(explored(messages=[T1, T2], copies=[2, 1], batch=2, budgets=Budgets(crash=1)))
 
 
 def test_a_refusal_and_its_duplicates_end_in_one_verdict() -> None:
     allow = frozenset({"dead-letter"})
-    report = explored(messages=[REFUSED, T1], copies=[2, 1], allow=allow, budgets=Budgets.any_of(1, "crash", "lost"))
-    assert report.exhausted and not report.anomalies, report.text
+    clean(explored(messages=[REFUSED, T1], copies=[2, 1], allow=allow, budgets=Budgets.any_of(1, "crash", "lost")))
 
 
 def test_three_faults_on_one_message_break_no_promise() -> None:
     budgets = Budgets(crash=1, lost=1, expire=1)
-    report = explored(copies=2, budgets=budgets)
-    assert report.exhausted and not report.anomalies, report.text
+    clean(explored(copies=2, budgets=budgets))
 
 
 def test_a_good_end_can_be_reached_from_everywhere() -> None:
     scenario = Scenario(bank(), [T1], GIVEN, copies=2, budgets=Budgets(crash=1, expire=1))
-    report = search(scenario, live=True)
-    assert report.exhausted and not report.anomalies, report.text
+    clean(search(scenario, live=True))
 
 
 # Mutants

@@ -11,7 +11,7 @@ from outbox import App, Context
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
-from tests.simulation.explored import GIVEN, T1, Account, Deposit, Transfer
+from tests.simulation.explored import GIVEN, T1, Account, Deposit, Transfer, clean
 
 SCOPES = ("engine", "partition", "item")
 
@@ -64,5 +64,4 @@ def test_handlers_that_sleep_gather_and_time_out_keep_every_promise(scope: str) 
         except TimeoutError:
             return
 
-    report = explored(app_with(sleeps), scope, workers=2, copies=2)
-    assert report.exhausted and not report.anomalies, report.text
+    clean(explored(app_with(sleeps), scope, workers=2, copies=2))

@@ -13,8 +13,8 @@ from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import search
 from tests.simulation.drawers import LARGE, PUT, Drawer, drawers
 from tests.simulation.explore import asking
-from tests.simulation.explored import T1, T2
-from tests.simulation.test_explore_stores import PARTITION_FAULTS, clean, explored
+from tests.simulation.explored import T1, T2, clean
+from tests.simulation.test_explore_stores import PARTITION_FAULTS, explored
 
 GONE_SOON: dict[str, Any] = {"ledger": True, "delivery_count_max": 1, "allow": frozenset({"dead-letter"})}
 

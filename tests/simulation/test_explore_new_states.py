@@ -21,6 +21,7 @@ from tests.simulation.explored import (
     Transfer,
     asked,
     bank,
+    clean,
     conserved,
     counter,
     desk,
@@ -51,10 +52,6 @@ def needing() -> App:
 def explored(**options: Any) -> Report:
     known: dict[str, Any] = {"app": desk(), "given": GIVEN, "messages": [T1, T2], "scope": "partition"}
     return search(Scenario(**(known | {"make": expecting_new, "invariant": conserved} | options)))
-
-
-def clean(report: Report) -> None:
-    assert report.exhausted and not report.anomalies, report.text
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -10,6 +10,7 @@ from outbox.engine.engine import Engine
 from outbox.streams import OrderedLog, Pipeline, release
 from outbox.verify import explore_pipeline
 from outbox.verify.explorer.search import Report
+from tests.simulation.explored import clean
 from tests.simulation.piped import explored
 from tests.unit.streams.pipeline.counting import Change, Count, Page, count, text_of, words
 
@@ -88,8 +89,7 @@ LARGE: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("scope", [*SMALL, *RELEASED])
 def test_every_interleaving_of_a_pipeline_keeps_its_promises(scope: str) -> None:
-    report = explored_scope(scope)
-    assert report.exhausted and not report.anomalies, report.text
+    clean(explored_scope(scope))
 
 
 def explored_scope(scope: str, **more: Any) -> Report:
@@ -103,8 +103,7 @@ def explored_scope(scope: str, **more: Any) -> Report:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("scope", LARGE)
 def test_larger_scopes_of_a_pipeline_keep_its_promises(scope: str) -> None:
-    report = explored_scope(scope, cpu_s=600.0)
-    assert report.exhausted and not report.anomalies, report.text
+    clean(explored_scope(scope, cpu_s=600.0))
 
 
 def test_a_pipeline_is_explored_as_a_user_declares_it() -> None:

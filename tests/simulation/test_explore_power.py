@@ -14,19 +14,14 @@ from outbox.runtime.work import Work
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.programs import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
-from outbox.verify.explorer.search import Report, search
-from tests.simulation.explored import GIVEN, T1, T2, asked, bank, conserved, counter, desk
+from outbox.verify.explorer.search import search
+from tests.simulation.explored import GIVEN, T1, T2, asked, bank, clean, conserved, counter, desk
 from tests.simulation.mutant_apps import scenario
 
 pytestmark = pytest.mark.slow
 
 LOOK = ClientRequest("GET /accounts/alice", "look", None)
 FAULTS = [{"power": 1}, {"power": 1, "crash": 1}, {"power": 2, "lost": 1}, {"power": 1, "expire": 1}]
-
-
-def clean(report: Report) -> Report:
-    assert report.exhausted and not report.anomalies, report.text
-    return report
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=str)

@@ -9,7 +9,7 @@ from outbox.verify.explorer.ops import FaultKind
 from outbox.verify.explorer.programs import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import search
-from tests.simulation.explored import GIVEN, T1, asked, counter
+from tests.simulation.explored import GIVEN, T1, asked, clean, counter
 
 pytestmark = pytest.mark.slow
 
@@ -31,18 +31,15 @@ def test_a_read_beside_a_request_is_answered_from_a_committed_state(scope: str, 
         sweepers=int(scope != "engine"),
         budgets=Budgets.any_of(1, fault),
     )
-    report = search(scenario)
-    assert report.exhausted and not report.anomalies, report.text
+    clean(search(scenario))
 
 
 @SCOPES
 def test_a_read_beside_a_message_is_answered_from_a_committed_state(scope: str) -> None:
     scenario = Scenario(counter(), [T1], GIVEN, workers=1, scope=scope, requests=[LOOK], budgets=Budgets(lost=1))
-    report = search(scenario)
-    assert report.exhausted and not report.anomalies, report.text
+    clean(search(scenario))
 
 
 def test_a_read_of_what_is_not_there_is_answered_too() -> None:
     nobody = ClientRequest("GET /accounts/nobody", "look", None)
-    report = search(Scenario(counter(), (), GIVEN, workers=0, requests=[nobody], budgets=Budgets(crash=1)))
-    assert report.exhausted and not report.anomalies, report.text
+    clean(search(Scenario(counter(), (), GIVEN, workers=0, requests=[nobody], budgets=Budgets(crash=1))))

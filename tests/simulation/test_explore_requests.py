@@ -11,7 +11,7 @@ from outbox.verify.explorer.ops import FaultKind
 from outbox.verify.explorer.programs import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
-from tests.simulation.explored import GIVEN, T1, Deposit, asked, counter
+from tests.simulation.explored import GIVEN, T1, Deposit, asked, clean, counter
 
 pytestmark = pytest.mark.slow
 
@@ -22,11 +22,6 @@ SCOPES = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
 def explored(scope: str, *requests: ClientRequest, live: bool = True, **options: Any) -> Report:
     known: dict[str, Any] = {"messages": (), "workers": 0, "sweepers": int(scope != "engine"), "given": GIVEN}
     return search(Scenario(counter(), scope=scope, requests=requests, **(known | options)), live=live)
-
-
-def clean(report: Report) -> Report:
-    assert report.exhausted and not report.anomalies, report.text
-    return report
 
 
 @SCOPES

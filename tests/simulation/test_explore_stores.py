@@ -17,7 +17,7 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
-from tests.simulation.explored import GIVEN, REFUSED, T1, T2, bank, conserved, desk
+from tests.simulation.explored import GIVEN, REFUSED, T1, T2, bank, clean, conserved, desk
 
 pytestmark = pytest.mark.slow
 
@@ -27,11 +27,6 @@ PARTITION_FAULTS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "e
 def explored(scope: str, **options: Any) -> Report:
     known: dict[str, Any] = {"app": desk(), "given": GIVEN, "invariant": conserved, "messages": [T1], "scope": scope}
     return search(Scenario(**(known | options)))
-
-
-def clean(report: Report) -> Report:
-    assert report.exhausted and not report.anomalies, report.text
-    return report
 
 
 @pytest.mark.parametrize("fault", PARTITION_FAULTS)

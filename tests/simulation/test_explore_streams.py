@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outbox.streams import Inputs, Step
-from outbox.verify.explorer.search import Report
+from tests.simulation.explored import clean
 from tests.simulation.streamed import (
     Number,
     Scope,
@@ -78,10 +78,6 @@ BRIEF: dict[str, Callable[[], Scope]] = {
     "taken in": lambda: ingested(messages=1, copies=2),
 }
 """Scopes that are small enough for pairs of faults in every run."""
-
-
-def clean(report: Report) -> None:
-    assert report.exhausted and report.finals and not report.anomalies, report.text
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)

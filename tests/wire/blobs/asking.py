@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hmac
 import re
+from typing import Any
 
 from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, string_to_sign
 from outbox.emulator.blobs.server import BlobEmulator
@@ -53,6 +54,11 @@ async def ask(emulator: BlobEmulator, request: bytes) -> Reply:
             return await _read(reader, is_head=request.startswith(b"HEAD"))
     finally:
         writer.close()
+
+
+async def put(emulator: BlobEmulator, name: str = "b", body: bytes = b"hello", **headers: Any) -> Reply:
+    """Put a block blob into `box`."""
+    return await ask(emulator, signed("PUT", f"/box/{name}", body, x_ms_blob_type="BlockBlob", **headers))
 
 
 async def _read(reader: asyncio.StreamReader, *, is_head: bool) -> Reply:

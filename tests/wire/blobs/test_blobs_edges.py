@@ -18,7 +18,7 @@ from outbox.emulator.blobs.server import BlobEmulator
 from outbox.emulator.faults import FaultRule
 from outbox.errors import Refused
 from outbox.testing import VirtualClock
-from tests.wire.blobs.asking import Reply, ask, signed
+from tests.wire.blobs.asking import Reply, ask, put, signed
 
 LEASE, OTHER = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 MD5 = "XUFAKrxLKna5cZ2REBfFkg=="  # of hello
@@ -28,10 +28,6 @@ GIVEN = {
     "cache-control": "no-store", "content-md5": MD5,
 }  # fmt: skip
 PROPERTIES = {f"x-ms-blob-{name}": value for name, value in GIVEN.items()}
-
-
-async def put(emulator: BlobEmulator, name: str = "b", body: Any = b"hello", **headers: Any) -> Reply:
-    return await ask(emulator, signed("PUT", f"/box/{name}", body, x_ms_blob_type="BlockBlob", **headers))
 
 
 async def told(emulator: BlobEmulator, method: str, path: str, body: Any = b"", **headers: Any) -> Reply:

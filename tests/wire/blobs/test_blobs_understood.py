@@ -10,7 +10,7 @@ import pytest
 from outbox.emulator.blobs.requests import OPERATIONS
 from outbox.emulator.blobs.server import BlobEmulator
 from outbox.testing import VirtualClock
-from tests.wire.blobs.asking import Reply, ask, signed
+from tests.wire.blobs.asking import Reply, ask, put, signed
 from tests.wire.blobs.batches import BATCH_TYPE, batch, deletes
 
 BOX = "/box?restype=container"
@@ -63,10 +63,6 @@ CONDITIONS = {
     "x-ms-blob-condition-appendpos": "1",
 }
 """None of them holds."""
-
-
-async def put(emulator: BlobEmulator, name: str = "b", body: bytes = b"hello", **headers: Any) -> Reply:
-    return await ask(emulator, signed("PUT", f"/box/{name}", body, x_ms_blob_type="BlockBlob", **headers))
 
 
 async def asked(emulator: BlobEmulator, operation: str, more: str = "", headers: dict[str, str] | None = None) -> Reply:

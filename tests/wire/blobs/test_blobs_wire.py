@@ -10,14 +10,10 @@ import pytest
 
 from outbox.emulator.blobs.server import BlobEmulator
 from outbox.testing import VirtualClock
-from tests.wire.blobs.asking import Reply, ask, signed
+from tests.wire.blobs.asking import Reply, ask, put, signed
 
 FIRST = "Sun, 22 Nov 2026 00:00:00 GMT"
 LEASE = "11111111-1111-1111-1111-111111111111"
-
-
-async def put(emulator: BlobEmulator, name: str, body: bytes = b"hello", **headers: Any) -> Reply:
-    return await ask(emulator, signed("PUT", f"/box/{name}", body, x_ms_blob_type="BlockBlob", **headers))
 
 
 async def get(emulator: BlobEmulator, name: str, **headers: Any) -> Reply:

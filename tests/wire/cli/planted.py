@@ -210,7 +210,18 @@ class Site:
         self.backends[f"{container}{len(self.backends)}"] = made
         return made
 
-    def close(self) -> None:
+    def prepare(self) -> None:
+        """Make the database and its container, for no application."""
+
+        async def made() -> None:
+            await (await self.backend("outbox-partition")).operations.declare({}, {})
+
+        self.thread.run(made)
+
+    def __enter__(self) -> Site:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Stop everything."""
 
         async def stop() -> None:
@@ -335,17 +346,6 @@ def container_of(scope: str) -> str:
 
 def wall_ms() -> int:
     return round(time.time() * 1_000)
-
-
-def running(site: Site, capsys: pytest.CaptureFixture[str]) -> Run:
-    """What runs a command at a site: exit code, and all that it said."""
-
-    def command(*words: str) -> tuple[int, str]:
-        capsys.readouterr()
-        code = site.run(words)
-        return code, "".join(capsys.readouterr())
-
-    return command
 
 
 def count(run: Run, key: str) -> int:

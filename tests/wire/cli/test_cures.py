@@ -16,24 +16,16 @@ import pytest
 from outbox import App, Client, Reject
 from outbox.errors import Refused
 from outbox.message import Message
-from tests.wire.cli.planted import Count, Order, Run, Site, count, running
+from tests.wire.cli.planted import Count, Order, Run, Site, count
 
 AUDIT = "news/Subscriptions/audit"
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    site = Site()
-    try:
+    with Site() as site:
         site.handle(shop())
         yield site
-    finally:
-        site.close()
-
-
-@pytest.fixture
-def run(site: Site, capsys: pytest.CaptureFixture[str]) -> Run:
-    return running(site, capsys)
 
 
 def shop(*, is_mended: bool = False) -> App:

@@ -14,26 +14,14 @@ from outbox.engine.state.tasks import ACTIVE
 from outbox.message import Message
 from outbox.ports import DeadLetterEntry
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
-from tests.wire.cli.planted import Count, Order, Run, Site, running
+from tests.wire.cli.planted import Count, Order, Run, Site
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    site = Site()
-
-    async def open_() -> None:
-        await (await site.backend("outbox-partition")).operations.declare({}, {})
-
-    try:
-        site.thread.run(open_)
+    with Site() as site:
+        site.prepare()
         yield site
-    finally:
-        site.close()
-
-
-@pytest.fixture
-def run(site: Site, capsys: pytest.CaptureFixture[str]) -> Run:
-    return running(site, capsys)
 
 
 def on_the_bus(site: Site, queue: str, *messages: Message, reason: str = "no") -> None:

@@ -11,7 +11,7 @@ import pytest
 from outbox.engine.entities import QueueSettings
 from outbox.message import Message
 from outbox.ops.messages import store as store_messages
-from tests.wire.cli.planted import Run, Site, running
+from tests.wire.cli.planted import Run, Site
 
 AHEAD = 2_300
 """More than one look of the bus shows."""
@@ -19,8 +19,6 @@ AHEAD = 2_300
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    site = Site()
-
     def plant() -> None:
         site.engine.declare(QueueSettings("deep"), QueueSettings("other"), QueueSettings("keyed", ordering="per_key"))
         send = site.engine.broker.send
@@ -33,20 +31,10 @@ def site() -> Iterator[Site]:
             send("deep", [Message(body=b"{}", outbox_id=id)], due_ms=later_ms)
         send("deep", [Message(body=b"{}", outbox_id=f"behind-{n}") for n in range(300)])
 
-    async def open_() -> None:
-        plant()
-        await (await site.backend("outbox-partition")).operations.declare({}, {})
-
-    try:
-        site.thread.run(open_)
+    with Site() as site:
+        site.thread.run(plant)
+        site.prepare()
         yield site
-    finally:
-        site.close()
-
-
-@pytest.fixture
-def run(site: Site, capsys: pytest.CaptureFixture[str]) -> Run:
-    return running(site, capsys)
 
 
 def cut_at(monkeypatch: pytest.MonkeyPatch, count: int) -> None:

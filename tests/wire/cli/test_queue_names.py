@@ -11,12 +11,11 @@ from outbox import App, Client
 from outbox.message import Message
 from outbox.ports import DeadLetterEntry
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
-from tests.wire.cli.planted import Count, Order, Run, Site, running
+from tests.wire.cli.planted import Count, Order, Run, Site
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    site = Site()
     app = App("shop")
     app.queue("idle")
     app.topic("news")
@@ -38,17 +37,10 @@ def site() -> Iterator[Site]:
         for queue in ("orders", "news/Subscriptions/audit"):
             await letters.put(DeadLetterEntry(queue, 7, message, "no", "", 1, 1_700_000_000_000))
 
-    try:
+    with Site() as site:
         site.thread.run(plant)
         site.handle(app)  # registers the handlers
         yield site
-    finally:
-        site.close()
-
-
-@pytest.fixture
-def run(site: Site, capsys: pytest.CaptureFixture[str]) -> Run:
-    return running(site, capsys)
 
 
 @pytest.mark.parametrize("queue", ["orders", "Orders", "NEWS/subscriptions/Audit"])

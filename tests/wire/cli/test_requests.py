@@ -39,8 +39,6 @@ def five() -> App:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    site = Site()
-
     async def plant() -> None:
         app, backend = five(), await site.backend("outbox-partition")
         client = Client(app, backend)
@@ -55,11 +53,9 @@ def site() -> Iterator[Site]:
             await client.send("one", Order(key), id=f"m-{n}")
         assert len(site.engine.topology.queues) == 5
 
-    try:
+    with Site() as site:
         site.thread.run(plant)
         yield site
-    finally:
-        site.close()
 
 
 def counted(site: Site, command: str) -> int:

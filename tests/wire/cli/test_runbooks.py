@@ -18,7 +18,7 @@ from outbox.engine.entities import QueueSettings
 from outbox.engine.state.tasks import SCHEDULED
 from outbox.message import Message, schema_properties
 from outbox.testing import START_S
-from tests.wire.cli.planted import Count, During, Order, Run, Site, Stuck, count, running
+from tests.wire.cli.planted import Count, During, Order, Run, Site, Stuck, count
 
 
 def shop(*, is_mended: bool = False, schema: int = 1) -> App:
@@ -50,17 +50,9 @@ def shop(*, is_mended: bool = False, schema: int = 1) -> App:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    site = Site()
-    try:
+    with Site() as site:
         site.handle(shop())
         yield site
-    finally:
-        site.close()
-
-
-@pytest.fixture
-def run(site: Site, capsys: pytest.CaptureFixture[str]) -> Run:
-    return running(site, capsys)
 
 
 def send(run: Run, queue: str, id: str, order: Order, *options: str) -> None:

@@ -401,14 +401,11 @@ ITEM = (
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site()
-    try:
+    with Site() as site:
         site.plant([step for situation in (*BOTH, *BUS) for step in situation.plant])
         prefixed = [step for situation in (*BOTH, *ITEM) for step in situation.plant]
         site.plant(prefixed, prefix="item-", scope="item")
         yield site
-    finally:
-        site.close()
 
 
 @pytest.fixture

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from azure.core.exceptions import ServiceRequestError, ServiceResponseError
 from azure.cosmos import exceptions
 
-from outbox.emulator.cosmos.history import CHANGE_COUNT_MAX, SIZE_MAX_BYTES, History
 from outbox.emulator.faults import FaultRule
 from tests.wire.cosmos.conftest import MODES, Cosmos, Sdk, query
 from tests.wire.cosmos.test_cosmos_batch import failure
@@ -208,48 +207,6 @@ def test_what_a_delayed_request_is_about_may_be_gone(faulty: Cosmos, quick: Sdk,
     deleting.join()
     assert "leaving" not in [one["id"] for one in database.list_containers()]
     other.close()
-
-
-# The past that stale reads are answered from
-
-
-class Item(NamedTuple):
-    """An item as a history keeps it."""
-
-    value: bytes
-    version: int
-
-
-PLACE = ("k", "1")
-
-
-def test_a_history_knows_every_version_since_it_began() -> None:
-    history = History()
-    history.keep(5, 0, {PLACE: None})
-    assert (history.begin_lsn, history.past(0, 5, None)) == (None, 5)
-    history.begin(5)
-    for lsn in (6, 7, 8):
-        history.keep(lsn, 0, {PLACE: Item(b"x", lsn - 1)})
-    assert [history.past(least, 8, None) for least in (0, 6, 8)] == [5, 6, 8]
-    assert [history.past(0, 8, behind) for behind in (1, 2, 3, 9)] == [7, 6, 5, 5]
-    assert [history.changed_since(lsn).get(PLACE) for lsn in (5, 6, 7, 8)] == [
-        Item(b"x", 5),
-        Item(b"x", 6),
-        Item(b"x", 7),
-        None,
-    ]
-
-
-def test_a_history_has_a_limit_in_count_bytes_and_time() -> None:
-    history = History()
-    history.begin(0)
-    for lsn in range(1, CHANGE_COUNT_MAX + 11):
-        history.keep(lsn, lsn, {PLACE: Item(b"x", lsn - 1)})
-    assert history.begin_lsn == 10
-    history.keep(20_000, 20_000, {PLACE: Item(bytes(SIZE_MAX_BYTES - 5), 1)})
-    assert history.begin_lsn == CHANGE_COUNT_MAX + 10 - 5
-    history.forget(20_001)
-    assert history.begin_lsn == 20_000 and not history.changed_since(0)
 
 
 def test_a_window_keeps_a_past_for_rules_that_come_later() -> None:

@@ -1,13 +1,8 @@
-"""The items against a plain dictionary, under random operations; racing clients; a killed process."""
+"""The items against a plain dictionary, under random operations; racing clients."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +16,6 @@ from hypothesis import strategies as st
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
 from outbox.emulator.cosmos.item_operations import operations_of, run_batch
 from outbox.emulator.cosmos.server import CosmosEmulator
-from outbox.emulator.cosmos.wire import Rejection
 from outbox.engine.engine import Engine
 
 KEY = '["a"]'
@@ -101,39 +95,10 @@ def test_batches_do_what_a_dictionary_would_or_nothing(batches: list[list[tuple[
     engine.close()
 
 
-@settings(max_examples=100)
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.floats() | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of)
-    )
-)
-def test_whatever_json_a_batch_is_it_is_read_or_refused(value: Any) -> None:
-    engine = Engine.in_memory()
-    store = CosmosEmulator(engine, port=0).store
-    database = store.catalog.create_database({"id": "d"})
-    container = store.catalog.create_container(database, {"id": "c", "partitionKey": {"paths": ["/pk"]}})
-    for body in (
-        value,
-        [value],
-        [{"operationType": "Patch", "id": "1", "resourceBody": value}],
-        [{"operationType": "Create", "resourceBody": value}],
-    ):
-        try:
-            operations = operations_of(msgspec.json.encode(body), container, KEY)
-            run_batch(store, container, KEY, operations, None)
-        except Rejection as rejected:
-            assert rejected.status in (400, 413)
-    engine.close()
-
-
-def client_of(url: str) -> CosmosClient:
-    transport = AioHttpTransport(use_env_settings=False)
-    return CosmosClient(url, WELL_KNOWN_KEY, transport=transport, retry_read=0, retry_connect=0)
-
-
 async def test_racing_clients_count_every_win_once() -> None:
     async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
-        async with client_of(emulator.connection.url) as client:
+        transport = AioHttpTransport(use_env_settings=False)
+        async with CosmosClient(emulator.connection.url, WELL_KNOWN_KEY, transport=transport) as client:
             database = await client.create_database("d")
             items = await database.create_container("c", PartitionKey("/pk"))
             await items.create_item({"id": "1", "pk": "a", "n": 0})
@@ -155,49 +120,3 @@ async def test_racing_clients_count_every_win_once() -> None:
             await asyncio.gather(*(count(10) for _ in range(6)))
             assert (await items.read_item("1", "a"))["n"] == 60
         assert emulator.usage()["item.replace"].failed_count > 0
-
-
-SERVE = """
-import asyncio, sys
-from outbox.emulator.cosmos.server import CosmosEmulator
-from outbox.engine.engine import Engine
-
-async def main():
-    async with Engine.open(sys.argv[1]) as engine, CosmosEmulator(engine, port=0) as emulator:
-        print(emulator.port, flush=True)
-        await asyncio.sleep(60)
-
-asyncio.run(main())
-"""
-
-
-async def test_what_was_acknowledged_survives_kills(disk_path: Path) -> None:
-    chance = random.Random(3)
-    acknowledged: dict[str, int] = {}
-    for life in range(3):
-        server = subprocess.Popen(  # noqa: ASYNC220  # a process to kill, started once a life
-            [sys.executable, "-c", SERVE, str(disk_path / "log")], stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
-        )
-        assert server.stdout is not None
-        port = int(server.stdout.readline())
-        async with client_of(f"http://127.0.0.1:{port}/") as client:
-            database = await client.create_database_if_not_exists("d")
-            items = await database.create_container_if_not_exists("c", PartitionKey("/pk"))
-            for id, n in acknowledged.items():
-                found = await items.read_item(id, "a")
-                assert found["n"] >= n, f"item {id} in life {life}"
-            number = 0
-            while True:
-                id = str(chance.randrange(20))
-                n = acknowledged.get(id, 0) + 1
-                try:
-                    await items.upsert_item({"id": id, "pk": "a", "n": n})
-                except Exception:  # however the SDK says that the server is gone
-                    break
-                acknowledged[id] = n
-                number += 1
-                if number == 10:  # however slow the machine is, something is at stake
-                    later_s = chance.random() / 5
-                    asyncio.get_running_loop().call_later(later_s, server.send_signal, signal.SIGKILL)
-            assert number >= 10
-        server.wait(5)  # it is dead

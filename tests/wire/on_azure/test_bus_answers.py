@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
-import pytest_asyncio
 from azure.core.exceptions import AzureError, ResourceNotFoundError
 from azure.servicebus import ServiceBusMessageBatch, exceptions
 from azure.servicebus._pyamqp.error import AMQPException, ErrorCondition
@@ -33,13 +32,7 @@ from outbox.message import Message
 from outbox.ports import Output, Settle
 from tests.wire.on_azure.bus_calls import QUEUE, ids, output, received
 from tests.wire.on_azure.far import FarSender
-from tests.wire.on_azure.ground import BusGround, bus_ground
-
-
-@pytest_asyncio.fixture
-async def ground() -> AsyncIterator[BusGround]:
-    async with bus_ground() as found:
-        yield found
+from tests.wire.on_azure.ground import BusGround
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
@@ -19,13 +17,7 @@ from outbox.engine.entities import QueueSettings
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown
 from outbox.ports import Delivery, Settle
 from tests.wire.on_azure.bus_calls import ORDERED, QUEUE, install, output, received
-from tests.wire.on_azure.ground import BusGround, bus_ground
-
-
-@pytest_asyncio.fixture
-async def ground() -> AsyncIterator[BusGround]:
-    async with bus_ground() as found:
-        yield found
+from tests.wire.on_azure.ground import BusGround
 
 
 def link_of(bus: ServiceBusBus, queue: str) -> Link:

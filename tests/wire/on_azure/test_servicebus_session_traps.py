@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from azure.servicebus.aio import ServiceBusSession
 
 from outbox.azure.servicebus import sources
 from outbox.errors import LockLost, OutcomeUnknown
 from outbox.ports import Settle
 from tests.wire.on_azure.bus_calls import ORDERED, ids, output, received
-from tests.wire.on_azure.ground import BusGround, bus_ground
-
-
-@pytest_asyncio.fixture
-async def ground() -> AsyncIterator[BusGround]:
-    async with bus_ground() as found:
-        yield found
+from tests.wire.on_azure.ground import BusGround
 
 
 async def test_sessions_are_ordered_and_many_are_held_at_once(ground: BusGround) -> None:

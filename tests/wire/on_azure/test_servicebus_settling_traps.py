@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from outbox.azure.servicebus import links
 from outbox.errors import LockLost, OutcomeUnknown, Unreachable
 from outbox.ports import Delivery, Settle
 from tests.wire.on_azure.bus_calls import ORDERED, QUEUE, ids, install, output, received
-from tests.wire.on_azure.ground import BusGround, bus_ground
-
-
-@pytest_asyncio.fixture
-async def ground() -> AsyncIterator[BusGround]:
-    async with bus_ground() as found:
-        yield found
+from tests.wire.on_azure.ground import BusGround
 
 
 async def test_a_settlement_does_not_wait_behind_a_receiver_that_waits(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
-import pytest_asyncio
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
@@ -25,12 +23,6 @@ from outbox.message import Message
 from outbox.ports import Output, Settle
 from tests.wire.on_azure.bus_calls import ORDERED, QUEUE, ids, install, output, received
 from tests.wire.on_azure.ground import BusGround, bus_ground
-
-
-@pytest_asyncio.fixture
-async def ground() -> AsyncIterator[BusGround]:
-    async with bus_ground() as found:
-        yield found
 
 
 async def test_many_tasks_on_one_bus_send_each_message_once(ground: BusGround, monkeypatch: pytest.MonkeyPatch) -> None:

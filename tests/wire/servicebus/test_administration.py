@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from azure.core.exceptions import (
@@ -27,21 +25,8 @@ from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log import records
 from outbox.errors import NotRegistrable
 from outbox.message import Message
-from tests.wire.conftest import MODES, Bus, Sdk
+from tests.wire.conftest import Bus, Sdk
 from tests.wire.servicebus.administration import Admin
-
-
-@pytest.fixture(scope="module", params=MODES)
-def admin(bus: Bus, request: pytest.FixtureRequest) -> Iterator[Admin]:
-    admin = Admin(bus.connection_string, request.param)
-    yield admin
-    admin.end()
-
-
-@pytest.fixture
-def name() -> str:
-    return f"made-{uuid4().hex[:8]}"
-
 
 # Queues
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import requests
@@ -22,19 +20,6 @@ from outbox.emulator.faults import FaultRule
 from outbox.engine.engine import Engine
 from tests.wire.conftest import MODES, Bus
 from tests.wire.servicebus.administration import Admin
-
-
-@pytest.fixture(scope="module", params=MODES)
-def admin(bus: Bus, request: pytest.FixtureRequest) -> Iterator[Admin]:
-    admin = Admin(bus.connection_string, request.param)
-    yield admin
-    admin.end()
-
-
-@pytest.fixture
-def name() -> str:
-    return f"made-{uuid4().hex[:8]}"
-
 
 # Keys, restarts, faults
 
