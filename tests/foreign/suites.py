@@ -48,3 +48,8 @@ class Suite:
     def is_race(self, test: str) -> bool:
         """Whether a test passes or fails by chance."""
         return any(test.partition("[")[0] in tests for tests in self.races.values())
+
+
+def tests_of(of: str, names: str) -> tuple[str, ...]:
+    """Tests of a class by their names."""
+    return tuple(f"{of}::{name}" for name in names.split())
