@@ -96,8 +96,6 @@ LONG: dict[str, tuple[str, ...]] = {
         "receivers_are_killed_at_every_step_and_land_each_message",
     ),
     "spark/test_ledger_kills.py": (
-        "a_merger_that_is_killed_adds_each_row_once",
-        "a_take_over_that_is_killed_is_done_again",
         "a_vacuum_that_is_killed_between_its_deletions_is_done_again",
         "mergers_that_race_add_each_row_once",
     ),

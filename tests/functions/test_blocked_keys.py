@@ -65,6 +65,12 @@ class Ground:
         for number in numbers:
             await self.client.send("lines", Line("red", number), id=f"red-{number}")
 
+    async def block(self, *behind: int) -> None:
+        """Have line 0 refused, with these behind it."""
+        self.bad[0] = Reject("blot")
+        await self.send(0, *behind)
+        await self.wait_letter("red-0")
+
     async def lines(self) -> list[int]:
         found = await self.client.state(Book, "red")
         return found.lines if found is not None else []
@@ -158,9 +164,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_what_waits_behind_a_dead_letter_keeps_its_deliveries_and_its_order() -> None:
     async with ground(attempt_s=20, rest_s=0.3, deliveries=3) as books:
-        books.bad[0] = Reject("blot")
-        await books.send(0, 1, 2, 3)
-        await books.wait_letter("red-0")
+        await books.block(1, 2, 3)
         await asyncio.sleep(3)  # with a rest of a third of a second all three deliveries had gone after one
         assert books.given_back == 0 and books.left() == 3
         began_s = time.monotonic()
@@ -172,9 +176,7 @@ async def test_what_waits_behind_a_dead_letter_keeps_its_deliveries_and_its_orde
 
 async def test_a_message_that_waits_for_longer_than_its_lock_is_redelivered_and_keeps_its_place() -> None:
     async with ground(attempt_s=0.4, rest_s=0.1) as books:
-        books.bad[0] = Reject("blot")
-        await books.send(0, 1, 2)
-        await books.wait_letter("red-0")
+        await books.block(1, 2)
 
         async def has_come_again() -> bool:
             return books.given_back >= 2
@@ -190,9 +192,7 @@ async def test_what_is_resubmitted_goes_ahead_of_what_the_host_hands_out_first(
     scope: Literal["partition", "item"],
 ) -> None:
     async with ground(scope=scope) as books:
-        books.bad[0] = Reject("blot")
-        await books.send(0, 1, 2)
-        await books.wait_letter("red-0")
+        await books.block(1, 2)
         del books.bad[0]
         await books.client.resubmit("lines", "red-0")
         await books.send(3)
@@ -204,9 +204,7 @@ async def test_what_is_resubmitted_goes_ahead_of_what_the_host_hands_out_first(
 @pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_an_edit_goes_ahead_of_what_the_host_hands_out_first(scope: Literal["partition", "item"]) -> None:
     async with ground(scope=scope) as books:
-        books.bad[0] = Reject("blot")
-        await books.send(0, 1)
-        await books.wait_letter("red-0")
+        await books.block(1)
         await books.client.resubmit("lines", "red-0", message=Line("red", 7))
         await books.wait_lines(7, 1)
         await until(books.has_none_left)  # the copy that came by the bus too
@@ -215,17 +213,13 @@ async def test_an_edit_goes_ahead_of_what_the_host_hands_out_first(scope: Litera
 
 async def test_what_is_resubmitted_and_fails_is_tried_again_and_what_is_refused_stays() -> None:
     async with ground(attempt_s=20) as books:
-        books.bad[0] = Reject("blot")
-        await books.send(0, 1)
-        await books.wait_letter("red-0")
+        await books.block(1)
         books.bad[0] = ValueError("out of ink")
         await books.client.resubmit("lines", "red-0")
         await books.wait_letter("red-0")  # the resubmission took the first one away
         (dead_letter,) = await books.client.dead_letters("lines")
-        assert (dead_letter.reason, dead_letter.description) == (
-            "failed",
-            "ValueError: out of ink",
-        ) and await books.lines() == []
+        assert (dead_letter.reason, dead_letter.description) == ("failed", "ValueError: out of ink")
+        assert await books.lines() == []
         await books.client.discard("lines", "red-0")
         await books.wait_lines(1)
         assert books.given_back == 0  # all of its tries were made while one successor stayed
@@ -243,9 +237,7 @@ async def test_what_is_resubmitted_and_put_off_is_not_tried_again_before_its_tim
         return bool(tried)
 
     async with ground(attempt_s=20) as books:
-        books.bad[0] = Reject("blot")
-        await books.send(0, 1)
-        await books.wait_letter("red-0")
+        await books.block(1)
         books.bad[0] = Later
         await books.client.resubmit("lines", "red-0")
         await until(was_tried)
@@ -257,9 +249,7 @@ async def test_what_is_resubmitted_and_put_off_is_not_tried_again_before_its_tim
 async def test_a_store_that_is_away_is_not_taken_for_a_decision() -> None:
     faults = Faults()
     async with ground(attempt_s=20, rest_s=1, faults=faults) as books:
-        books.bad[0] = Reject("blot")
-        await books.send(0, 1)
-        await books.wait_letter("red-0")
+        await books.block(1)
         await asyncio.sleep(0.5)
         faults.install(FaultRule(kind="status", status=503, operation="item.read", count=10))
         await asyncio.sleep(1.5)
@@ -273,9 +263,7 @@ async def test_the_last_deliveries_of_what_waits_are_logged_while_there_is_time(
 ) -> None:
     caplog.set_level(logging.WARNING)
     async with ground(attempt_s=0.3, rest_s=0.1) as books:
-        books.bad[0] = Reject("blot")
-        await books.send(0, 1)
-        await books.wait_letter("red-0")
+        await books.block(1)
         (task,) = books.world.servicebus.engine.broker.peek("lines", 0, 10)
         task.delivery_count = 95
 

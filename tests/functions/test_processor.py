@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import azure.functions as func
 import pytest
@@ -105,14 +105,17 @@ def received(id: str, body: bytes, sequence: int, **more: Any) -> func.ServiceBu
     )
 
 
+async def opened(app: App, engine: Engine, backend: Any, attempt_s: float = 2) -> Host:
+    settings = FunctionsSettings(lambda: backend, attempt_s=attempt_s, rest_s=0.2)
+    processor = Processor(app, backend, settings, chance=lambda: 0.0)
+    await processor.open()
+    return Host(processor, engine, settings)
+
+
 @pytest.fixture(params=["partition", "item"])
 async def host(request: pytest.FixtureRequest) -> AsyncIterator[Host]:
     async with Engine.in_memory() as engine:
-        backend = NarrowEngine(engine, request.param)
-        settings = FunctionsSettings(lambda: backend, attempt_s=2, rest_s=0.2)
-        processor = Processor(made(), backend, settings, chance=lambda: 0.0)
-        await processor.open()
-        yield Host(processor, engine, settings)
+        yield await opened(made(), engine, NarrowEngine(engine, request.param))
 
 
 async def test_a_message_that_is_redelivered_has_no_further_effect(host: Host) -> None:
@@ -328,21 +331,16 @@ async def test_a_worker_and_functions_know_each_others_messages(host: Host) -> N
 # What a start looks at and leaves
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
-async def test_a_start_registers_what_is_handled(scope: Literal["partition", "item"]) -> None:
-    async with Engine.in_memory() as engine:
-        backend = NarrowEngine(engine, scope)
-        processor = Processor(made(), backend, FunctionsSettings(lambda: backend))
-        await processor.open()
-        await processor.client.send("orders", Order("o1", "ann", 1), id="o1")
-        other = App("shop")
-        other.queue("shipments")
+async def test_a_start_registers_what_is_handled(host: Host) -> None:
+    await host.processor.client.send("orders", Order("o1", "ann", 1), id="o1")
+    other = App("shop")
+    other.queue("shipments")
 
-        @other.handler("orders", key="customer", name="another")
-        def handle(order: Order, customer: Customer) -> None: ...
+    @other.handler("orders", key="customer", name="another")
+    def handle(order: Order, customer: Customer) -> None: ...
 
-        with pytest.raises(NotRegistrable, match="order"):
-            await Worker(other, backend).__aenter__()
+    with pytest.raises(NotRegistrable, match="order"):
+        await Worker(other, host.settings.connect()).__aenter__()
 
 
 async def test_a_start_heeds_how_long_others_remember() -> None:
@@ -350,9 +348,8 @@ async def test_a_start_heeds_how_long_others_remember() -> None:
         backend = NarrowEngine(engine, "partition")
         for days in (30, 1):
             app = made(retention=timedelta(days=days), margin=timedelta(hours=1))
-            processor = Processor(app, backend, FunctionsSettings(lambda: backend))
-            await processor.open()
-        assert processor._plan.retention.record_life_ms >= 30 * 86_400_000
+            host = await opened(app, engine, backend)
+        assert host.processor._plan.retention.record_life_ms >= 30 * 86_400_000
 
 
 @dataclass(frozen=True)
@@ -369,11 +366,7 @@ class Apart:
 
 async def test_nothing_but_states_lies_with_the_states() -> None:
     async with Engine.in_memory() as states, Engine.in_memory() as engine:
-        backend = Apart(states, engine)
-        settings = FunctionsSettings(lambda: backend, attempt_s=2, rest_s=0.2)
-        processor = Processor(made(), backend, settings, chance=lambda: 0.0)
-        await processor.open()
-        host = Host(processor, engine, settings)
+        host = await opened(made(), engine, Apart(states, engine))
         assert await host.deliver("o1", 2) and await host.deliver("o2", 0)
         assert await host.state("ann") == Customer(2) and await host.letters() == [("o2", "nothing ordered")]
         spaces = states.state.documents.spaces.items()
@@ -395,9 +388,7 @@ async def test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed(
         customer.items += message.n
 
     async with Engine.in_memory() as engine:
-        backend = NarrowEngine(engine, "item")
-        processor = Processor(app, backend, FunctionsSettings(lambda: backend, attempt_s=5, rest_s=0.2))
-        await processor.open()
+        processor = (await opened(app, engine, NarrowEngine(engine, "item"), attempt_s=5)).processor
         store: Any = processor._ports.store
         store.capabilities = replace(store.capabilities, inline_bytes_max=0)  # what it commits is staged
         pauses = {"unstage": Pause(), "swap": Pause(after=1)}  # the request's record goes, the message's state comes
@@ -433,9 +424,7 @@ async def test_a_resubmission_that_takes_long_ends_with_the_time_of_the_message_
         await over.wait()
 
     async with Engine.in_memory() as engine:
-        backend = NarrowEngine(engine, "partition")
-        processor = Processor(app, backend, FunctionsSettings(lambda: backend, attempt_s=60, rest_s=0.2))
-        await processor.open()
+        processor = (await opened(app, engine, NarrowEngine(engine, "partition"), attempt_s=60)).processor
         message, now_ms = received("m1", b'{"key":"ann","n":2}', 1, properties={"outbox-type": "Add"}), engine.now_ms()
         behind = to_delivery("adds", message, lock=1, lock_ms=60_000, now_ms=now_ms)
         async with asyncio.timeout(10):  # far less than an attempt may take

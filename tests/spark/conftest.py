@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
 from spark_jobs.common import java
 from spark_jobs.session import session
@@ -63,6 +64,18 @@ class Broker:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(timeout=10)
+
+    def restart(self) -> None:
+        self.kill()
+        time.sleep(1.0)
+        self.start()
+
+    def send(self, queue: str, *messages: ServiceBusMessage) -> None:
+        with (
+            ServiceBusClient.from_connection_string(self.connection) as client,
+            client.get_queue_sender(queue, keep_alive=0) as sender,
+        ):
+            sender.send_messages(list(messages))
 
     def take(self, queue: str, *, session_id: str | None = None) -> list[ServiceBusReceivedMessage]:
         """Everything in a queue, completed."""
@@ -134,6 +147,15 @@ def address(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         running.plant()
     monkeypatch.setenv("OUTBOX_LAKE", running.environ["OUTBOX_LAKE"])
     return f"abfss://{BOX}@devstoreaccount1.dfs.core.windows.net/{uuid4().hex}"
+
+
+@pytest.fixture
+def disturbed(request: pytest.FixtureRequest, address: str) -> Iterator[Lake | None]:
+    """The emulator where it is the place, for faults."""
+    lake: Lake | None = request.getfixturevalue("lake") if "emulator" in request.node.callspec.id else None
+    yield lake
+    if lake is not None:
+        lake.plant()
 
 
 @pytest.fixture

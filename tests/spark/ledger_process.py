@@ -1,7 +1,4 @@
-"""One step of a ledger in a process that may kill itself: python ledger_process.py STEP LEDGER MARKERS POINT.
-
-STEP is merge, take_over, vacuum, or race: merge until as many rows are there as POINT says.
-"""
+"""One step of a ledger in a process of its own: python ledger_process.py vacuum LEDGER, or race LEDGER ROWS."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ import time
 from spark_jobs.common.places import Place, place_of
 from spark_jobs.draining.leftovers import sweep
 from spark_jobs.draining.merging import Merger
-from spark_jobs.draining.taking_over import take_over
-from tests.spark.crash import Kill
 
 RACE_S_MAX = 60.0
 
@@ -27,13 +22,9 @@ def race(place: Place, rows: int) -> None:
 
 
 if __name__ == "__main__":
-    step, ledger, markers, point = sys.argv[1:]
-    place, kill = place_of(ledger, os.environ), Kill(markers, {point: 1})
-    if step == "merge":
-        Merger(place, kill).merge()
-    elif step == "take_over":
-        take_over(place, kill)
-    elif step == "vacuum":
+    step, ledger, *rows = sys.argv[1:]
+    place = place_of(ledger, os.environ)
+    if step == "vacuum":
         sweep(place, age_s=-5.0)  # blobs are dated by the second
     else:
-        race(place, int(point))
+        race(place, int(rows[0]))

@@ -49,6 +49,15 @@ def land_rows(ledger: Path | str, name: str, rows: Sequence[dict[str, Any]]) -> 
     assert place.create(f"{name}.parquet", encoded(pa.Table.from_pylist(list(rows), schema=ROW)))
 
 
+def land_texts(ledger: Path | str, name: str, *texts: tuple[str, str], first: int = 0) -> None:
+    """Land a file with these identities and bodies."""
+    rows = [
+        {"message_id": id, "body": body, "fingerprint": body, "sequence_number": number, "delivery_count": 0}
+        for number, (id, body) in enumerate(texts, first)
+    ]
+    land_rows(ledger, name, rows)
+
+
 def by_log(table: Path | str) -> list[dict[str, Any]]:
     """The rows of a table, by nothing but JSON and Parquet: every entry of its log from the first on."""
     place, files = place_of(str(table), os.environ), dict[str, dict[str, Any]]()
@@ -98,7 +107,7 @@ def nothing_else_is_left(ledger: Path | str) -> None:
 
 
 class Died(BaseException):
-    """The merger's process is gone."""
+    """A process is gone."""
 
 
 def dies_at(wanted: str) -> Callable[[str], None]:

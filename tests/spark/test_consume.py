@@ -17,16 +17,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from outbox.errors import Refused
 from spark_jobs.consume import consume, main
 from spark_jobs.ledger import merge, read_ledger
+from tests.spark.ledgers import Died, dies_at
 
 pytestmark = pytest.mark.spark
-
-
-def send(broker: Any, queue: str, *messages: ServiceBusMessage) -> None:
-    with (
-        ServiceBusClient.from_connection_string(broker.connection) as client,
-        client.get_queue_sender(queue, keep_alive=0) as sender,
-    ):
-        sender.send_messages(list(messages))
 
 
 def numbered(count: int) -> list[ServiceBusMessage]:
@@ -47,8 +40,7 @@ def test_a_message_keeps_what_it_carries(spark: Any, broker: Any, tmp_path: Path
         "traceparent": "00-aa-bb-01",
         "tenant": "north",
     }
-    send(
-        broker,
+    broker.send(
         "poison",
         ServiceBusMessage(b'{"amount": 5}', message_id="broker-1", application_properties=known),
         ServiceBusMessage(b"\xff\xfe", message_id="poison"),
@@ -67,23 +59,23 @@ def test_a_message_keeps_what_it_carries(spark: Any, broker: Any, tmp_path: Path
 
 
 def test_copies_of_an_identity_are_one_row(spark: Any, broker: Any, tmp_path: Path) -> None:
-    send(broker, "landed", *numbered(30), *numbered(20))
+    broker.send("landed", *numbered(30), *numbered(20))
     report = consume(spark, queue="landed", output=str(tmp_path), connection=broker.connection, idle_s=1)
     assert (report.received, report.added, report.duplicates) == (50, 30, 20)
     assert len(ids(spark, tmp_path)) == 30
 
 
 def test_a_count_is_not_exceeded_and_the_rest_stays_in_the_queue(spark: Any, broker: Any, tmp_path: Path) -> None:
-    send(broker, "raced", *numbered(25))
+    broker.send("raced", *numbered(25))
     report = consume(spark, queue="raced", output=str(tmp_path), connection=broker.connection, idle_s=1, count=11)
     assert report.received == 11
     assert len(broker.take("raced")) == 14
 
 
 def test_what_others_hold_at_the_end_is_told(spark: Any, broker: Any, tmp_path: Path) -> None:
-    send(broker, "raced", *numbered(3))
+    broker.send("raced", *numbered(3))
     later = ServiceBusMessage(b"{}", scheduled_enqueue_time_utc=datetime.now(UTC) + timedelta(hours=1))
-    send(broker, "raced", later)
+    broker.send("raced", later)
     with (
         ServiceBusClient.from_connection_string(broker.connection) as client,
         client.get_queue_receiver("raced", keep_alive=0) as receiver,
@@ -101,7 +93,7 @@ def test_what_others_hold_at_the_end_is_told(spark: Any, broker: Any, tmp_path: 
 def test_a_driver_killed_around_the_commit_adds_each_row_once(
     spark: Any, broker: Any, tmp_path: Path, run_killed: Callable[..., SimpleNamespace], point: str
 ) -> None:
-    send(broker, "dead", *numbered(40))
+    broker.send("dead", *numbered(40))
     output = tmp_path / "ledger"
     options = {"queue": "dead", "output": str(output), "connection": broker.connection, "idle_s": 1}
     killed = run_killed("consume", point, 1, json.dumps(options))
@@ -113,18 +105,11 @@ def test_a_driver_killed_around_the_commit_adds_each_row_once(
 
 
 def test_an_older_run_that_landed_and_died_is_merged_first(spark: Any, broker: Any, tmp_path: Path) -> None:
-    send(broker, "gone", *numbered(3))
-
-    class Died(BaseException):
-        pass
-
-    def crash(point: str) -> None:
-        if point == "prepared":
-            raise Died
+    broker.send("gone", *numbered(3))
 
     options = {"queue": "gone", "output": str(tmp_path), "connection": broker.connection, "idle_s": 1}
     with pytest.raises(Died):
-        consume(spark, **options, crash_point=crash)
+        consume(spark, **options, crash_point=dies_at("prepared"))
     assert merge(tmp_path).added == 3
 
 
@@ -141,7 +126,7 @@ def test_receivers_sit_out_a_broker_that_is_killed_and_started_again(
     spark: Any, mortal_broker: Any, tmp_path: Path
 ) -> None:
     for _ in range(10):
-        send(mortal_broker, "transfers", *numbered(600))  # ten copies of each: the later ones find the first
+        mortal_broker.send("transfers", *numbered(600))  # ten copies of each: the later ones find the first
     killed = threading.Thread(target=restart_while_landing, args=(mortal_broker, tmp_path / "_landing"))
     killed.start()
     report = consume(spark, queue="transfers", output=str(tmp_path), connection=mortal_broker.connection, idle_s=4)
@@ -156,6 +141,4 @@ def restart_while_landing(broker: Any, landing: Path) -> None:
         if any(landing.glob("*.parquet")):
             break
         time.sleep(0.02)
-    broker.kill()
-    time.sleep(1.0)
-    broker.start()
+    broker.restart()

@@ -22,14 +22,11 @@ from spark_jobs.feeding.shares import Sending
 from spark_jobs.ledger import read_ledger
 from spark_jobs.reconcile import reconcile
 from tests.spark.crash import Kill
+from tests.spark.ledgers import Died, dies_at
 
 pytestmark = pytest.mark.spark
 
 NOW_MS = 1_790_000_000_000
-
-
-class Died(BaseException):
-    """The driver is gone."""
 
 
 def frame_of(spark: Any, tmp_path: Path, count: int, schema: str = "id string, amount bigint") -> Any:
@@ -124,13 +121,10 @@ OTHERS = [pytest.param(point, marks=pytest.mark.soak) for point in ("staged", "r
 
 @pytest.mark.parametrize("point", ["planned", "sent", *OTHERS])
 def test_a_driver_that_dies_goes_on_where_it_was(spark: Any, broker: Any, tmp_path: Path, point: str) -> None:
-    def crash(reached: str) -> None:
-        if reached == point:
-            raise Died
-
     options = {"queue": "resumed", "type": "Transfer", "id": "id", "connection": broker.connection}
     with pytest.raises(Died):
-        feed(frame_of(spark, tmp_path, 40), **options, pace=Pace(chunks=4), now_ms=lambda: NOW_MS, crash_point=crash)
+        died: Any = {"pace": Pace(chunks=4), "crash_point": dies_at(point)}
+        feed(frame_of(spark, tmp_path, 40), **options, **died, now_ms=lambda: NOW_MS)
     report = feed(frame_of(spark, tmp_path, 40), **options, now_ms=lambda: NOW_MS + 1)
     messages = broker.take("resumed")
     assert set(counted(messages)) == {f"t{number}" for number in range(40)}
@@ -163,7 +157,7 @@ def test_a_killed_driver_a_killed_worker_and_a_killed_broker_cost_nothing(
     killed = run_killed("feed", "sent", 2, json.dumps({**options, "input": str(tmp_path / "transfers.csv")}))
     assert killed.fired, killed.output
 
-    outage = threading.Thread(target=restart, args=(mortal_broker, tmp_path / "transfers.csv.feed"))
+    outage = threading.Thread(target=restart, args=(mortal_broker,))
     outage.start()
     report = feed(frame, **options, pace=Pace(rate_per_s=400, timeout_s=60))
     outage.join(timeout=60)
@@ -182,9 +176,7 @@ def test_a_killed_driver_a_killed_worker_and_a_killed_broker_cost_nothing(
     assert found.ok, found.text
 
 
-def restart(broker: Any, progress: Path) -> None:
+def restart(broker: Any) -> None:
     """Kill the broker while the second run sends, and start it again after a second."""
     time.sleep(2.0)
-    broker.kill()
-    time.sleep(1.0)
-    broker.start()
+    broker.restart()

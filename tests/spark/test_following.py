@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusMessage
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PythonException
 
@@ -195,11 +195,7 @@ def test_the_first_signal_asks_and_the_second_does_what_it_always_did() -> None:
 
 
 def send(broker: Broker, queue: str, *names: str) -> None:
-    with (
-        ServiceBusClient.from_connection_string(broker.connection) as client,
-        client.get_queue_sender(queue, keep_alive=0) as sender,
-    ):
-        sender.send_messages([ServiceBusMessage(b"{}", message_id=name) for name in names])
+    broker.send(queue, *(ServiceBusMessage(b"{}", message_id=name) for name in names))
 
 
 class Follower:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusMessage
 
 from outbox.emulator.faults import FaultRule, drawn
 from outbox.errors import Refused
@@ -29,15 +29,12 @@ from spark_jobs.feeding.plan import Manifest
 from spark_jobs.ledger import merge
 from tests.spark.crash import Kill
 from tests.spark.lakes import PLACES, Lake
+from tests.spark.ledgers import Died
 
 pytestmark = pytest.mark.spark
 
 NOW_MS = 1_790_000_000_000
 COUNT = 60
-
-
-class Died(BaseException):
-    """The driver is gone."""
 
 
 @dataclass
@@ -64,15 +61,6 @@ def disturb(lake: Lake | None, seed: int) -> None:
     if lake is not None and lake.emulator is not None:
         kinds: tuple[Any, ...] = ("lost-reply", "lost-reply", "throttled", "reset", "status")
         lake.plant(*drawn(seed, kinds, within=15, status=500))
-
-
-@pytest.fixture
-def disturbed(request: pytest.FixtureRequest, address: str) -> Iterator[Lake | None]:
-    """The emulator where it is the place, for faults."""
-    lake: Lake | None = request.getfixturevalue("lake") if "emulator" in request.node.callspec.id else None
-    yield lake
-    if lake is not None:
-        lake.plant()
 
 
 @pytest.mark.parametrize("address", PLACES, indirect=True)
@@ -169,11 +157,7 @@ def check_kept(run: Place, quarantine: Place) -> None:
 def test_receivers_are_killed_at_every_step_and_land_each_message(
     spark: Any, broker: Any, tmp_path: Path, address: str, disturbed: Lake | None
 ) -> None:
-    with (
-        ServiceBusClient.from_connection_string(broker.connection) as client,
-        client.get_queue_sender("landed-lake", keep_alive=0) as sender,
-    ):
-        sender.send_messages([ServiceBusMessage(b"{}", message_id=f"m{number}") for number in range(COUNT)])
+    broker.send("landed-lake", *(ServiceBusMessage(b"{}", message_id=f"m{number}") for number in range(COUNT)))
     markers = tmp_path / "markers"
     markers.mkdir()
     kill = Kill(str(markers), {"received": 1, "encoded": 1, "landed": 1, "completing": 3})

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
 import pytest
 
 from outbox.emulator.faults import FaultRule, drawn
 from outbox.errors import OutcomeUnknown, Refused
 from spark_jobs.common.places import joined, place_of
 from spark_jobs.draining.leftovers import sweep
-from spark_jobs.draining.merging import CONFLICTS, DATA, LANDING, Merged, Merger
-from spark_jobs.draining.parquet import encoded
-from spark_jobs.draining.received import ROW
+from spark_jobs.draining.merging import CONFLICTS, DATA, Merged, Merger
 from spark_jobs.ledger import merge
 from tests.spark.lakes import BOX, Lake
 from tests.spark.ledgers import Died, conflicts, dies_at, ids, landed, nothing_else_is_left
+from tests.spark.ledgers import land_texts as land
 
 PLACES = ("folder", "emulator", pytest.param("azurite", marks=pytest.mark.soak))
 
@@ -29,24 +26,6 @@ PLACES = ("folder", "emulator", pytest.param("azurite", marks=pytest.mark.soak))
 def drawn_seeds(count: int, soak_count: int) -> list[Any]:
     """So many seeds for every run, and the rest of them for `make soak`."""
     return [*range(count), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(count, soak_count))]
-
-
-def land(ledger: str, name: str, *texts: tuple[str, str], first: int = 0) -> None:
-    rows = [
-        {"message_id": id, "body": body, "fingerprint": body, "sequence_number": number, "delivery_count": 0}
-        for number, (id, body) in enumerate(texts, first)
-    ]
-    place = place_of(ledger, os.environ) / LANDING
-    assert place.create(f"{name}.parquet", encoded(pa.Table.from_pylist(rows, schema=ROW)))
-
-
-@pytest.fixture
-def disturbed(request: pytest.FixtureRequest, address: str) -> Iterator[Lake | None]:
-    """The emulator where it is the place, for faults."""
-    lake: Lake | None = request.getfixturevalue("lake") if "emulator" in request.node.callspec.id else None
-    yield lake
-    if lake is not None:
-        lake.plant()
 
 
 @pytest.fixture

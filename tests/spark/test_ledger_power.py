@@ -6,17 +6,15 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from outbox.errors import CorruptRecord
 from spark_jobs.common.folder import Folder
 from spark_jobs.draining.merging import LANDING, Merger
-from spark_jobs.draining.parquet import encoded
-from spark_jobs.draining.received import ROW
 from spark_jobs.draining.taking_over import take_over
 from spark_jobs.ledger import merge
 from tests.spark.ledgers import Died, conflicts, dies_at, ids, older_form
+from tests.spark.ledgers import land_texts as land
 from tests.spark.power import Disk
 
 LOSSES = [(names, deletions) for names in ("synced", "all") for deletions in ("done", "undone")]
@@ -28,12 +26,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     monkeypatch.setattr(os, "fsync", made.fsync)
     yield made
     made.close()
-
-
-def land(place: Folder, name: str, *rows: tuple[str, str]) -> None:
-    """Land as receivers do, so that it is on disk."""
-    found = [{"message_id": id, "body": body, "fingerprint": body, "sequence_number": 0} for id, body in rows]
-    assert (place / LANDING).create(f"{name}.parquet", encoded(pa.Table.from_pylist(found, schema=ROW)))
 
 
 def dies_in(merge_number: int, point: str) -> tuple[list[int], Callable[[str], None]]:
@@ -74,7 +66,7 @@ def test_a_power_loss_in_a_merge_costs_nothing(tmp_path: Path, disk: Disk, numbe
     try:
         for merged in range(number + 1):
             current[0] = merged
-            land(place, f"{merged}", ("a", f"{merged}"), (f"b{merged}", "x"))
+            land(place.path, f"{merged}", ("a", f"{merged}"), (f"b{merged}", "x"))
             merger.merge()
     except Died:
         pass

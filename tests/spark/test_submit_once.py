@@ -25,15 +25,12 @@ from outbox.verify.faults import Faults
 from spark_jobs.submitted import LeaseKeeper, LeaseTimes, Turned
 from spark_jobs.submitting.documents import FolderRuns, NotedRuns, RunDocument, RunDocuments, Seen
 from spark_jobs.submitting.once import Batch, Batches, OnceRuns, Timing
+from tests.spark.ledgers import Died
 from tests.spark.livy import Livy
 
 RUN, REQUEST = RunId("nightly-1"), RunRequest("feed", ("--input", "transfers.csv"))
 TIMING = Timing(window_s=0.3, request_s=0.3, settle_s=0.2)
 NUMBERS = itertools.count(1)
-
-
-class Died(BaseException):
-    """A process ended here."""
 
 
 @dataclass
@@ -111,10 +108,9 @@ class Site:
 
     def runs(self, life: Mortal | None = None, **settings: Any) -> OnceRuns:
         life = life or Mortal()
-        batches = MortalBatches(self.livy.client(**settings), life)
         return OnceRuns(
             MortalDocuments(self.documents, life),
-            batches,
+            MortalBatches(self.livy.client(**settings), life),
             now_ms=now_ms,
             monotonic_s=time.monotonic,
             new_owner=lambda: f"owner-{next(NUMBERS)}",
