@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,20 +25,12 @@ from outbox.engine.entities import QueueSettings
 from shooting_range.handlers import AttemptMade, Board, FireAt, SheetFull, Target, app
 from shooting_range.settings import backend_of
 from shooting_range.storage import INFRASTRUCTURE, STATES
+from tests.functions.conftest import environment_as_it_was as environment_as_it_was
 
 DATABASE = "range"
 GAMES, OUTBOX = f"{DATABASE}/{STATES}", f"{DATABASE}/{INFRASTRUCTURE}"
 """Where fault rules find the containers."""
 LOCK_S = 10.0
-
-
-@pytest.fixture(autouse=True)
-def environment_as_it_was() -> Iterator[None]:
-    """A Functions host puts settings into the environment of its process, which may be the test's."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 class HostHere:

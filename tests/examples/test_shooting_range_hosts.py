@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import re
@@ -24,62 +23,25 @@ import pytest
 from outbox.emulator.faults import FaultRule, Kind, drawn
 from shooting_range.handlers import FireAt, Score
 from shooting_range.sheet import is_bullseye
-from tests.functions.conftest import Host
+from tests.functions.conftest import Host, Hosts
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "shooting_range"
-START_WITHIN_S, IDLE_WITHIN_S = 40.0, 120.0
+IDLE_WITHIN_S = 120.0
 PLAYERS, TARGETS = ("ann", "bob", "cleo"), ("left", "right")
 pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 
 
-class Site:
+class Site(Hosts):
     """The range, and hosts of it that are processes."""
 
+    app = FOLDER
+    inherits = False
+    queues = ("attempts", "results")
+
     def __init__(self, range_: Any) -> None:
+        super().__init__(range_.folder, range_.engine, range_.environment)
         self.range = range_
-        self.hosts: list[Host] = []
-
-    async def host(self) -> Host:
-        log = self.range.folder / f"host-{len(self.hosts)}.log"
-        with log.open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tools.local_functions", "--app", str(FOLDER), "--port", "0"),
-                cwd=ROOT,
-                env={"PATH": "/usr/bin:/bin"} | self.range.environment,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-            )
-        assert process.stdout is not None
-        async with asyncio.timeout(START_WITHIN_S):
-            line = (await process.stdout.readline()).decode()
-        assert line.startswith("http://"), log.read_text()
-        self.hosts.append(Host(process, line.split()[0], log))
-        return self.hosts[-1]
-
-    def in_flight(self) -> int:
-        return sum(len(self.range.engine.broker.queue(name).tasks) for name in ("attempts", "results"))
-
-    async def wait_until(self, what: Any) -> None:
-        """Wait until something holds, or fail with what the hosts said."""
-        try:
-            async with asyncio.timeout(IDLE_WITHIN_S):
-                while not await what():  # noqa: ASYNC110  # what is waited for happens in another process
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            logs = "\n".join(host.log.read_text()[-3_000:] for host in self.hosts)
-            raise AssertionError(f"not within {IDLE_WITHIN_S} s; {self.in_flight()} in flight\n{logs}") from None
-
-    async def wait_idle(self) -> None:
-        async def is_idle() -> bool:
-            return self.in_flight() == 0
-
-        await self.wait_until(is_idle)
-
-    async def close(self) -> None:
-        for host in self.hosts:
-            if host.process.returncode is None:
-                await host.kill()
 
 
 @pytest.fixture
@@ -134,7 +96,7 @@ async def test_every_attempt_counts_once_with_faults_on_everything_and_a_duplica
     fired = shots(44, seed=1)
     for shot in [*fired, *fired]:
         await site.range.client.send("attempts", shot, id=shot.attempt)
-    await site.wait_idle()
+    await site.wait_idle(within_s=IDLE_WITHIN_S)
     await check(site, fired)
     assert len(site.range.full_sheets()) == 4
     assert sum(store.fired.values()) >= 12 and sum(bus.fired.values()) >= 4, (store.fired, bus.fired)
@@ -158,7 +120,7 @@ async def test_a_host_is_killed_and_requests_are_sent_again_to_the_other(site: S
     answers = [await fire(first, shot) for shot in fired[:6]]
     for shot in fired[6:18]:
         await site.range.client.send("attempts", shot, id=shot.attempt)
-    await site.wait_until(has_begun)
+    await site.wait_until(has_begun, within_s=IDLE_WITHIN_S)
     await first.kill()
     for shot, told in zip(fired[:6], answers, strict=True):
         assert await fire(second, shot) == told  # the same answer from a host that never saw the request
@@ -170,7 +132,7 @@ async def test_a_host_is_killed_and_requests_are_sent_again_to_the_other(site: S
         board = await site.range.board()
         return site.in_flight() == 0 and sum(score.attempts for score in board.scores.values()) == len(fired)
 
-    await site.wait_until(is_swept)
+    await site.wait_until(is_swept, within_s=IDLE_WITHIN_S)
     await check(site, fired)
     shown = (await second.ask("GET", "/games/g"))[1]["places"]
     assert {place["player"]: (place["attempts"], place["hits"]) for place in shown} == {

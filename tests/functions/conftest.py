@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -71,39 +71,28 @@ class Host:
             return answer.status, json.loads(data) if data.startswith(b"{") else data.decode()
 
 
-class Cloud:
-    """Emulators, hosts, and a client of the bank beside them."""
+class Hosts:
+    """Hosts of one app folder as processes, on emulators in this one."""
 
-    def __init__(self, folder: Path, engine: Engine, bus: ServiceBusServer, cosmos: CosmosEmulator) -> None:
+    app = ROOT
+    inherits = True
+    """Whether hosts have the environment of this process as well."""
+    queues: Sequence[str] = QUEUES
+
+    def __init__(self, folder: Path, engine: Engine, environment: dict[str, str]) -> None:
         self.folder = folder
         self.engine = engine
-        self.bus = bus
-        self.cosmos = cosmos
+        self.environment = environment
         self.hosts: list[Host] = []
-        self.environment = {
-            "FUNCTIONS_WORKER_RUNTIME": "python",
-            "OUTBOX_SERVICEBUS": bus.connection_string,
-            "OUTBOX_COSMOS": cosmos.connection.connection_string,
-            "OUTBOX_CREATE": "1",
-            "OUTBOX_SWEEP": "0 0 0 1 1 *",  # only when a test says so
-            "OUTBOX_SWEEP_GRACE_S": "1",
-        }
-        self.backend: Any = connect(self.environment)
-        self.client = Client(bank, self.backend)
-
-    @property
-    def faults(self) -> tuple[Faults, Faults]:
-        """Those of the bus, those of the store."""
-        return self.bus.faults, self.cosmos.faults
 
     async def host(self) -> Host:
         """Start a host and wait until it serves."""
         log = self.folder / f"host-{len(self.hosts)}.log"
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tools.local_functions", "--app", str(ROOT), "--port", "0"),
+                *(sys.executable, "-m", "tools.local_functions", "--app", str(self.app), "--port", "0"),
                 cwd=ROOT,
-                env=os.environ | self.environment,
+                env=(os.environ if self.inherits else {"PATH": "/usr/bin:/bin"}) | self.environment,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
             )
@@ -114,17 +103,9 @@ class Cloud:
         self.hosts.append(Host(process, line.split()[0], log))
         return self.hosts[-1]
 
-    async def balance(self, account: str) -> int:
-        found = await self.client.state(Account, account)
-        return 0 if found is None else found.balance
-
-    def postings(self) -> list[Any]:
-        """What is in the ledger, copies too."""
-        return list(self.engine.broker.queue("ledger").tasks.values())
-
     def in_flight(self) -> int:
         """Messages that somebody is still to handle."""
-        return sum(len(self.engine.broker.queue(name).tasks) for name in QUEUES)
+        return sum(len(self.engine.broker.queue(name).tasks) for name in self.queues)
 
     async def wait_until(self, what: Any, *, within_s: float = 60.0) -> None:
         """Wait until something holds, or fail with what the hosts said."""
@@ -146,6 +127,41 @@ class Cloud:
         for host in self.hosts:
             if host.process.returncode is None:
                 await host.kill()
+
+
+class Cloud(Hosts):
+    """Emulators, hosts, and a client of the bank beside them."""
+
+    def __init__(self, folder: Path, engine: Engine, bus: ServiceBusServer, cosmos: CosmosEmulator) -> None:
+        environment = {
+            "FUNCTIONS_WORKER_RUNTIME": "python",
+            "OUTBOX_SERVICEBUS": bus.connection_string,
+            "OUTBOX_COSMOS": cosmos.connection.connection_string,
+            "OUTBOX_CREATE": "1",
+            "OUTBOX_SWEEP": "0 0 0 1 1 *",  # only when a test says so
+            "OUTBOX_SWEEP_GRACE_S": "1",
+        }
+        super().__init__(folder, engine, environment)
+        self.bus = bus
+        self.cosmos = cosmos
+        self.backend: Any = connect(environment)
+        self.client = Client(bank, self.backend)
+
+    @property
+    def faults(self) -> tuple[Faults, Faults]:
+        """Those of the bus, those of the store."""
+        return self.bus.faults, self.cosmos.faults
+
+    async def balance(self, account: str) -> int:
+        found = await self.client.state(Account, account)
+        return 0 if found is None else found.balance
+
+    def postings(self) -> list[Any]:
+        """What is in the ledger, copies too."""
+        return list(self.engine.broker.queue("ledger").tasks.values())
+
+    async def close(self) -> None:
+        await super().close()
         await self.backend.close()
 
 

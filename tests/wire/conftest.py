@@ -135,6 +135,15 @@ class Blocking:
                 return
 
 
+async def until(is_so: Callable[[], object]) -> None:
+    """Wait for something that is about to be so."""
+    for _ in range(1_000):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to be so")
+
+
 class GatedEngine(Engine):
     """An engine whose gate stays shut until the test opens it."""
 

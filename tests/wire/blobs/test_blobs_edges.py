@@ -27,7 +27,7 @@ GIVEN = {
     "content-type": "text/x", "content-encoding": "br", "content-language": "sw", "content-disposition": "inline",
     "cache-control": "no-store", "content-md5": MD5,
 }  # fmt: skip
-PROPERTIES = {f"x-ms-blob-{name}": value for name, value in GIVEN.items()}
+PROPERTIES: dict[str, Any] = {f"x-ms-blob-{name}": value for name, value in GIVEN.items()}
 
 
 async def told(emulator: BlobEmulator, method: str, path: str, body: Any = b"", **headers: Any) -> Reply:

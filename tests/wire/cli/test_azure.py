@@ -8,13 +8,10 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from azure.functions.servicebus import ServiceBusMessage
@@ -26,9 +23,10 @@ from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.errors import Refused
 from outbox.ops.admins.azure import Addresses, connect_azure_admin
-from outbox.ops.cli.parser import main, make_parser
+from outbox.ops.cli.parser import make_parser
 from outbox.ops.values.dead_letters import ListDeadLetters
 from outbox.worker import Worker
+from tests.wire.typed import typed, typed_beside
 
 TIMEOUT_S = 60
 
@@ -76,8 +74,7 @@ class Site:
     async def refuse_by_worker(self, id: str) -> None:
         """Have a worker dead-letter an order: it lies with the bus then."""
         await self.client.send("orders", Order(id, 0), id=id)
-        async with Worker(self.app, self.backend) as worker:
-            await worker.wait_idle()
+        await self.work()
 
     async def refuse_by_trigger(self, id: str) -> None:
         """Have a Functions trigger refuse an order: it lies in the store then."""
@@ -100,17 +97,11 @@ class Site:
 
     async def outbox(self, *arguments: str, code: int = 0, **environment: str) -> tuple[str, str]:
         """Run a command; what it printed on stdout and stderr."""
-        out, err = TextIOWrapper(BytesIO()), StringIO()
-        known = {name: text for name, text in os.environ.items() if not name.startswith("OUTBOX_")}
-        with (
-            mock.patch.dict(os.environ, known | (self.environment | environment), clear=True),
-            redirect_stdout(out),
-            redirect_stderr(err),
-        ):
-            found = await asyncio.to_thread(main, arguments)  # it has a loop of its own
-        out.flush()
-        assert found == code, err.getvalue()
-        return out.buffer.getvalue().decode(), err.getvalue()
+        return await typed_beside(arguments, self.environment | environment, code=code)
+
+    async def work(self, app: App | None = None) -> None:
+        async with Worker(app or self.app, self.backend) as worker:
+            await worker.wait_idle()
 
     async def spawn(self, *arguments: str, **environment: str) -> tuple[int | None, str, str]:
         """Run a command in a process of its own; its exit code, and what it printed on stdout and stderr."""
@@ -184,8 +175,7 @@ async def test_dead_letters_of_both_places_are_edited(site: Site, tmp_path: Path
         body.write_text(f'{{"id": "{id}", "items": 3}}')
         out, _ = await site.outbox("dead-letters", "resubmit", "orders", id, "--body", str(body))
         assert out == "edited and resubmitted 1 of orders\n"
-    async with Worker(site.app, site.backend) as worker:
-        await worker.wait_idle()
+    await site.work()
     assert await site.client.dead_letters("orders") == []
 
 
@@ -208,8 +198,7 @@ async def test_everything_of_a_queue_is_discarded(site: Site) -> None:
 
 async def test_a_state_is_shown_and_an_unknown_type_is_named(site: Site) -> None:
     await site.client.send("orders", Order("ann", 3), id="o1")
-    async with Worker(site.app, site.backend) as worker:
-        await worker.wait_idle()
+    await site.work()
     assert (await site.outbox("state", "Stock", "ann", "--json"))[0] == '{"ordered":3}\n'
     assert (await site.outbox("state", "Stock", "ben"))[0] == "Stock ben: none\n"
     _, err = await site.outbox("state", "Stok", "ann", code=1)
@@ -283,11 +272,8 @@ async def test_a_wrong_key_is_refused_without_telling_it(site: Site) -> None:
 async def test_options_may_be_given_in_place_of_the_environment(site: Site) -> None:
     where = ("--cosmos", site.environment["OUTBOX_COSMOS"], "--servicebus", site.servicebus, "--database", "shop")
     assert await site.spawn("state", "Stock", "ann", *where) == (0, "Stock ann: none\n", "")
-    assert await site.spawn("dead-letters", "list", "orders", **site.environment) == (
-        0,
-        "orders has no dead letters\n",
-        "",
-    )
+    listed = await site.spawn("dead-letters", "list", "orders", **site.environment)
+    assert listed == (0, "orders has no dead letters\n", "")
 
 
 @pytest.mark.parametrize(
@@ -299,25 +285,16 @@ async def test_options_may_be_given_in_place_of_the_environment(site: Site) -> N
         (("--cosmoss", "AccountKey=hunter2"), "AccountKey=***"),
     ],
 )
-def test_a_command_says_what_it_is_missing(
-    arguments: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in [name for name in os.environ if name.startswith("OUTBOX_")]:
-        monkeypatch.delenv(name)
-    with pytest.raises(SystemExit) as ended:
-        main(["status", *arguments])
-    out, err = capsys.readouterr()
-    assert ended.value.code == 2 and out == "" and text in err and "hunter2" not in err
+def test_a_command_says_what_it_is_missing(arguments: tuple[str, ...], text: str) -> None:
+    code, out, err = typed(["status", *arguments])
+    assert (code, out) == (2, "") and text in err and "hunter2" not in err
 
 
-def test_a_folder_is_looked_at_whatever_the_environment_says(
-    disk_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_is_looked_at_whatever_the_environment_says(disk_path: Path) -> None:
     Engine.open(disk_path).close()
-    monkeypatch.setenv("OUTBOX_COSMOS", "https://nowhere.invalid")
-    monkeypatch.setenv("OUTBOX_SERVICEBUS", "nowhere.invalid")
-    assert main(["status", "--data", str(disk_path)]) == 0
-    assert "pending transactions: 0" in capsys.readouterr().out
+    elsewhere = {"OUTBOX_COSMOS": "https://nowhere.invalid", "OUTBOX_SERVICEBUS": "nowhere.invalid"}
+    code, out, _ = typed(["status", "--data", str(disk_path)], elsewhere)
+    assert code == 0 and "pending transactions: 0" in out
 
 
 def test_a_command_that_needs_a_folder_takes_no_address() -> None:
@@ -366,10 +343,7 @@ async def test_a_queue_says_why_its_messages_wait(site: Site) -> None:
     await Client(app, site.backend).send("orders", Order("k"), id="o3", after_s=60)
     first = await site.json("schedule", "list", "orders", "--limit", "1")
     then = await site.json("schedule", "list", "orders", "--limit", "1", "--after", str(first["more"]))
-    assert ([view["id"] for page in (first, then) for view in page["messages"]], "more" in then) == (
-        ["o3", "o2"],
-        False,
-    )
+    assert [view["id"] for page in (first, then) for view in page["messages"]] == ["o3", "o2"] and "more" not in then
     assert (await site.outbox("schedule", "cancel", "orders", "o3"))[0] == "cancelled o3 in orders\n"
     assert (await site.outbox("schedule", "cancel", "orders", "o2"))[0] == "cancelled o2 in orders\n"
     assert "nothing is scheduled in orders" in (await site.outbox("schedule", "cancel", "orders", "o1", code=1))[1]
@@ -421,8 +395,7 @@ async def test_the_trail_of_a_message_leads_over_records_and_queues(site: Site) 
 async def test_states_are_exported_and_written_back_by_their_versions(site: Site, tmp_path: Path) -> None:
     for id in ("ann", "ben"):
         await site.client.send("orders", Order(id, 3), id=f"first-{id}")
-    async with Worker(site.app, site.backend) as worker:
-        await worker.wait_idle()
+    await site.work()
     page = await site.json("state", "list", "Stock", "--limit", "1")
     assert ([each["key"] for each in page["states"]], page["more"]) == (["ann"], "Stock:ann")
     page = await site.json("state", "list", "Stock", "--after", "Stock:ann")
@@ -432,8 +405,7 @@ async def test_states_are_exported_and_written_back_by_their_versions(site: Site
     await site.outbox("state", "export", "Stock", "--output", str(file))
     assert sorted(json.loads(line)["key"] for line in file.read_text().splitlines()) == ["ann", "ben"]
     await site.client.send("orders", Order("ben", 1), id="later")
-    async with Worker(site.app, site.backend) as worker:
-        await worker.wait_idle()
+    await site.work()
     new = '{"type":"Stock","key":"cyd","version":"0","schema":1,"value":{"ordered":9}}\n'
     file.write_text(file.read_text().replace('{"ordered":3}', '{"ordered":30}') + new)
     found = json.loads((await site.outbox("state", "import", str(file), "--dry-run", "--json", code=1))[0])
@@ -445,8 +417,7 @@ async def test_states_are_exported_and_written_back_by_their_versions(site: Site
     shown = [(await site.json("state", "Stock", key))["ordered"] for key in ("ann", "ben", "cyd")]
     assert shown == [30, 4, 9]
     await site.client.send("orders", Order("ann", 1), id="last")
-    async with Worker(site.app, site.backend) as worker:
-        await worker.wait_idle()
+    await site.work()
     assert await site.json("state", "Stock", "ann") == {"ordered": 31}
     _, err = await site.outbox("state", "export", "Stok", code=1)
     assert "no state is of type 'Stok'; there are: Stock" in err
@@ -485,8 +456,7 @@ async def test_a_blocked_key_is_listed_with_its_dead_letter_and_goes_on_by_it(si
     assert (key["id"], key["waiting"], key["is_there"]) == ("k1", 2, True)
     assert (await site.json("blocked", "unblock", "ledger", "ann", "--by", "discard"))["waiting"] == 2
     assert await site.json("blocked", "list") == []
-    async with Worker(app, site.backend) as worker:
-        await worker.wait_idle()
+    await site.work(app)
     assert await site.json("state", "Stock", "ann") == {"ordered": 5}
 
 

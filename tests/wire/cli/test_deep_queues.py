@@ -19,6 +19,8 @@ AHEAD = 2_300
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
+    site = Site()
+
     def plant() -> None:
         site.engine.declare(QueueSettings("deep"), QueueSettings("other"), QueueSettings("keyed", ordering="per_key"))
         send = site.engine.broker.send
@@ -31,7 +33,7 @@ def site() -> Iterator[Site]:
             send("deep", [Message(body=b"{}", outbox_id=id)], due_ms=later_ms)
         send("deep", [Message(body=b"{}", outbox_id=f"behind-{n}") for n in range(300)])
 
-    with Site() as site:
+    with site:
         site.thread.run(plant)
         site.prepare()
         yield site

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import json
 import os
 import resource
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,8 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from outbox.engine.engine import Engine
-from outbox.ops.cli.parser import main
 from outbox.ops.shared.control_file import read_control_file
+from tests.wire.typed import typed
 
 BANK = """
 import asyncio, os
@@ -96,15 +94,12 @@ class Shell:
 
     def outbox(self, *arguments: str, stdin: str = "", code: int = 0) -> str:
         """Run a command in this process, which starts faster; its stdout."""
-        out, err = io.TextIOWrapper(io.BytesIO(), write_through=True), io.StringIO()
         (self.folder / "stdin").write_text(stdin)
         with (self.folder / "stdin").open() as file, pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.stdin", file)
-            with redirect_stdout(out), redirect_stderr(err):
-                found = main([*arguments, "--data", str(self.folder / "bank.data")])
-        self.stderr = err.getvalue()
+            found, out, self.stderr = typed([*arguments, "--data", str(self.folder / "bank.data")])
         assert found == code, self.stderr
-        return out.buffer.getvalue().decode()
+        return out
 
     def json(self, *arguments: str, stdin: str = "") -> Any:
         return json.loads(self.outbox(*arguments, "--json", stdin=stdin))

@@ -16,6 +16,7 @@ from tests.wire.cli.planted import Count, Order, Run, Site
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
+    site = Site()
     app = App("shop")
     app.queue("idle")
     app.topic("news")
@@ -37,7 +38,7 @@ def site() -> Iterator[Site]:
         for queue in ("orders", "news/Subscriptions/audit"):
             await letters.put(DeadLetterEntry(queue, 7, message, "no", "", 1, 1_700_000_000_000))
 
-    with Site() as site:
+    with site:
         site.thread.run(plant)
         site.handle(app)  # registers the handlers
         yield site

@@ -39,6 +39,8 @@ def five() -> App:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
+    site = Site()
+
     async def plant() -> None:
         app, backend = five(), await site.backend("outbox-partition")
         client = Client(app, backend)
@@ -53,7 +55,7 @@ def site() -> Iterator[Site]:
             await client.send("one", Order(key), id=f"m-{n}")
         assert len(site.engine.topology.queues) == 5
 
-    with Site() as site:
+    with site:
         site.thread.run(plant)
         yield site
 

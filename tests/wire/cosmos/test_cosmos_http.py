@@ -7,7 +7,8 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.faults import FaultRule
 from outbox.emulator.http import Http
 from outbox.engine.engine import Engine
+from tests.wire.conftest import until
 from tests.wire.cosmos.asking import ask, of_items, read_answer, signed, with_container
 
 ROOT = signed("GET", "/", "", "")
@@ -93,15 +95,6 @@ async def place() -> AsyncIterator[Place]:
         yield place
         for client in place.clients:
             client.writer.transport.abort()
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    """Wait for something that is about to be so."""
-    for _ in range(1_000):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come to be so")
 
 
 def created(number: int) -> bytes:
@@ -336,18 +329,17 @@ async def test_answers_that_are_asked_for_at_once_and_not_read_are_few(
 
 async def test_a_page_of_the_change_feed_has_a_size(place: Place) -> None:
     await _with_large_items(place, 7)
-    wanted = {"A_IM": "Incremental feed", "x_ms_max_item_count": "-1"}
-    counts, after = list[int](), ""
+    wanted: dict[str, Any] = {"A_IM": "Incremental feed", "x_ms_max_item_count": "-1"}
+    counts = list[int]()
     while True:
-        more = {"If_None_Match": after} if after else {}
-        client = await place.open(of_items("GET", **wanted, **more))
+        client = await place.open(of_items("GET", **wanted))
         async with asyncio.timeout(5):
             head = (await client.reader.readuntil(b"\r\n\r\n")).decode()
         if head.startswith("HTTP/1.1 304"):
             break
         body = await client.reader.readexactly(int(head.lower().partition("content-length: ")[2].split("\r\n")[0]))
         counts.append(body.count(b'"_etag"'))
-        after = head.lower().partition("etag: ")[2].split("\r\n")[0]
+        wanted["If_None_Match"] = head.lower().partition("etag: ")[2].split("\r\n")[0]
     assert counts == [3, 3, 1]
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import hmac
 import socket
 import time
-from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
@@ -29,7 +26,8 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.message import Message
 from tests.unit.amqp import amqp_client as client
-from tests.wire.servicebus.test_server import Wire
+from tests.wire.conftest import until
+from tests.wire.servicebus.test_server import Wire, signed
 
 ATTACH, TRANSFER, DISPOSITION, DETACH, END, CLOSE = 0x12, 0x14, 0x15, 0x16, 0x17, 0x18
 LIMIT = "amqp:resource-limit-exceeded"
@@ -41,15 +39,6 @@ async def serving(key: str | None = None, limits: Limits | None = None) -> Async
     async with Engine.in_memory() as engine, ServiceBusServer(engine, key=key, limits=limits) as server:
         engine.declare(QueueSettings("q"))
         yield server
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    """Wait for something that is about to be so."""
-    for _ in range(500):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come to be so")
 
 
 def on(channel: int, data: bytes) -> bytes:
@@ -361,13 +350,10 @@ async def test_who_puts_no_valid_token_is_let_go() -> None:
         await until(lambda: not server._peers)
 
 
-def put_token(key: str, lives_s: int) -> bytes:
+def put_token(lives_s: int) -> bytes:
     """A request to `$cbs`."""
-    expiry = f"{int(time.time()) + lives_s}"
-    signature = b64encode(hmac.digest(key.encode(), f"sb\n{expiry}".encode(), "sha256")).decode()
-    token = f"SharedAccessSignature sr=sb&sig={quote(signature)}&se={expiry}&skn=outbox"
     named = types.map_([types.string("operation"), types.string("put-token")])
-    return types.described(0x74, named) + types.described(0x77, types.string(token))
+    return types.described(0x74, named) + types.described(0x77, types.string(signed(int(time.time()) + lives_s)))
 
 
 @pytest.mark.parametrize("is_renewed", [False, True])
@@ -377,12 +363,12 @@ async def test_what_a_token_has_opened_ends_with_it_unless_another_is_put(is_ren
             server, client.attach("$cbs", 0, receiver=False), client.attach("$cbs", 1, receiver=True), client.flow(1, 9)
         )
         await wire.wait_frames(ATTACH, 2)
-        wire.writer.write(client.transfer(0, 0, put_token("secret", 2)))
+        wire.writer.write(client.transfer(0, 0, put_token(2)))
         await wire.wait_frames(TRANSFER)
         wire.writer.write(client.attach("q", 2, receiver=True) + client.flow(2, 10))
         await wire.wait_frames(ATTACH, 3)
         if is_renewed:
-            wire.writer.write(client.transfer(0, 1, put_token("secret", 60)))
+            wire.writer.write(client.transfer(0, 1, put_token(60)))
             await asyncio.sleep(2.5)
             server.engine.broker.send("q", [Message(body=b"m")])
             await wire.wait_frames(TRANSFER, 3)

@@ -10,8 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, redirect_stdout
-from io import StringIO
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -20,9 +19,9 @@ import pytest
 
 from outbox.azure.blob_place import BlobStates, blob_states
 from outbox.engine.engine import Engine
-from outbox.ops.cli.parser import main
 from tests.unit.streams.pipeline.counting import Counting
 from tests.wire.on_azure.ground import blob_emulator
+from tests.wire.typed import typed_beside
 
 ROOT = Path(__file__).resolve().parents[3]
 COUNTING = "tests.unit.streams.pipeline.counting:Counting"
@@ -57,10 +56,7 @@ async def ended(process: subprocess.Popen[str]) -> str:
 
 async def outbox(*arguments: str, code: int = 0) -> Any:
     """Run a command here, in a loop of its own; its answer."""
-    out = StringIO()
-    with redirect_stdout(out):
-        assert await asyncio.to_thread(main, ["pipeline", *arguments, "--json"]) == code
-    return json.loads(out.getvalue())
+    return json.loads((await typed_beside(["pipeline", *arguments, "--json"], {}, code=code))[0])
 
 
 async def said(process: subprocess.Popen[str], text: str) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from io import BytesIO, StringIO, TextIOWrapper
 from itertools import chain
 from typing import Any
 from unittest import mock
@@ -21,7 +18,6 @@ from outbox.azure.blobs.state_store import BlobStateStore
 from outbox.azure.blobs.store import AzureBlobStore
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.errors import Refused
-from outbox.ops.cli.parser import main
 from outbox.ops.streams import logs as listing
 from outbox.ops.streams.logs import list_streams, on_store
 from outbox.ports import Create, DocumentKey, NoBlobs
@@ -29,6 +25,7 @@ from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 from outbox.streams.cells import PAGE_BITS
 from outbox.streams.log_places import Place, wall_ms
 from tests.wire.on_azure.ground import blob_emulator, cosmos_ground
+from tests.wire.typed import typed, typed_beside
 
 READS_MAX = 20
 """The most reads that one row of a list costs: its floor, the hint, and the way from there to the end."""
@@ -80,18 +77,8 @@ class Site:
 
     async def outbox(self, *arguments: str, code: int = 0, options: tuple[str, ...] | None = None) -> tuple[str, str]:
         """Run a command; what it printed on stdout and stderr."""
-        out, err = TextIOWrapper(BytesIO()), StringIO()
-        known = {name: text for name, text in os.environ.items() if not name.startswith("OUTBOX_")}
-        with (
-            mock.patch.dict(os.environ, known | self.environment, clear=True),
-            redirect_stdout(out),
-            redirect_stderr(err),
-        ):
-            given = [*arguments, *(self.options if options is None else options)]
-            found = await asyncio.to_thread(main, given)  # it has a loop of its own
-        out.flush()
-        assert found == code, err.getvalue()
-        return out.buffer.getvalue().decode(), err.getvalue()
+        given = [*arguments, *(self.options if options is None else options)]
+        return await typed_beside(given, self.environment, code=code)
 
     async def json(self, *arguments: str) -> Any:
         return json.loads((await self.outbox(*arguments, "--json"))[0])
@@ -316,8 +303,7 @@ async def test_an_identity_that_is_refused_is_sent_to_its_roles(site: Site, stat
     ids=str,
 )
 async def test_no_error_repeats_a_secret(options: tuple[str, ...]) -> None:
-    site = Site(Place(mock.Mock("", ""), NoBlobs()), options, {}, dict, lambda: None, Faults(), ("", ""))
-    out, err = await site.outbox("stream", "list", code=1)
+    out, err = await typed_beside(["stream", "list", *options], {}, code=1)
     assert out == "" and err.startswith("outbox: ") and err.count("\n") == 1, err
     assert "hunter2" not in err and base64.b64encode(b"hunter2").decode() not in err
 
@@ -332,18 +318,9 @@ async def test_no_error_repeats_a_secret(options: tuple[str, ...]) -> None:
         (("--blob-states", "y"), "--blobs is missing"),
     ],
 )
-async def test_a_command_says_what_it_is_missing(options: tuple[str, ...], text: str) -> None:
-    site = Site(Place(mock.Mock("", ""), NoBlobs()), options, {}, dict, lambda: None, Faults(), ("", ""))
-    out, err = StringIO(), StringIO()
-    known = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
-    with (
-        mock.patch.dict(os.environ, known, clear=True),
-        redirect_stdout(out),
-        redirect_stderr(err),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main(["stream", "list", *site.options])
-    assert ended.value.code == 2 and out.getvalue() == "" and text in err.getvalue()
+def test_a_command_says_what_it_is_missing(options: tuple[str, ...], text: str) -> None:
+    code, out, err = typed(["stream", "list", *options])
+    assert (code, out) == (2, "") and text in err
 
 
 async def test_a_store_that_cannot_list_is_refused_with_what_can() -> None:
