@@ -131,13 +131,13 @@ class StoreDuel:
         self._state, ours = outcome.state, outcome.result
         told = f"{writes}: the store says {theirs}, its model {ours}"
         if isinstance(theirs, Raised):
-            _same(isinstance(ours, Raised) and ours.error == theirs.error, told)
+            same(isinstance(ours, Raised) and ours.error == theirs.error, told)
         elif isinstance(theirs, Won):
-            _same(isinstance(ours, Won) and len(ours.versions) == len(theirs.versions), told)
+            same(isinstance(ours, Won) and len(ours.versions) == len(theirs.versions), told)
             for write, their, our in zip(writes, theirs.versions, ours.versions, strict=True):
                 self._know(write.key, their, our)
         else:
-            _same(isinstance(ours, Lost) and ours.operation == theirs.operation, told)
+            same(isinstance(ours, Lost) and ours.operation == theirs.operation, told)
             self._compare(theirs.current, ours.current)
 
     async def _list(self, kind: str) -> None:
@@ -152,7 +152,7 @@ class StoreDuel:
             )  # in which order they come is not promised
             outcomes = self._model.outcomes(self._state, op_of("unfinished", ""), self._now_ms)
             ours = outcomes[0].result[0] if outcomes else ()
-        _same(len(theirs) == len(ours), f"{kind}: the store gives {theirs}, its model {ours}")
+        same(len(theirs) == len(ours), f"{kind}: the store gives {theirs}, its model {ours}")
         for their, our in zip(theirs, ours, strict=True):
             self._compare(their, our)
 
@@ -190,7 +190,7 @@ class StoreDuel:
         return self._versions.setdefault(key, Names(f"version of {key}"))
 
     def _know(self, key: DocumentKey, theirs: Version, ours: Version) -> None:
-        _same(bool(theirs) == bool(ours), f"{key}: version {theirs!r}, the model's is {ours!r}")
+        same(bool(theirs) == bool(ours), f"{key}: version {theirs!r}, the model's is {ours!r}")
         if theirs:
             self._names(key).learn(theirs, ours)
             self._seen.setdefault(key, []).append(theirs)
@@ -206,9 +206,9 @@ class StoreDuel:
 
     def _compare(self, theirs: Document | None, ours: Document | None) -> None:
         told = f"the store gives {theirs}, its model {ours}"
-        _same((theirs is None) == (ours is None), told)
+        same((theirs is None) == (ours is None), told)
         if theirs is not None and ours is not None:
-            _same((theirs.key, theirs.body) == (ours.key, ours.body), told)
+            same((theirs.key, theirs.body) == (ours.key, ours.body), told)
             self._know(theirs.key, theirs.version, ours.version)
 
 
@@ -237,14 +237,14 @@ async def check_blob_model(blobs: BlobStore, *, seed: int, step_count: int = STE
         outcome = model.outcomes(state, op, 0)[0]
         state, ours = outcome.state, outcome.result
         told = f"seed {seed}, step {step}: {model.describe(op)}: the store says {theirs}, its model {ours}"
-        _same(_kind(theirs) == _kind(ours), told)
+        same(kind_of(theirs) == kind_of(ours), told)
     return step_count
 
 
-def _kind(value: Any) -> Any:
+def kind_of(value: Any) -> Any:
     return value.error if isinstance(value, Raised) else value
 
 
-def _same(holds: bool, told: str) -> None:
+def same(holds: bool, told: str) -> None:
     if not holds:
         raise AssertionError(told)

@@ -32,7 +32,7 @@ from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.journal import JournalModel
 from outbox.verify.explorer.models.queues import QueueModel
 from outbox.verify.explorer.ops import Raised
-from tests.contract.model_duels import STEP_COUNT, Names, Wait, answer, op_of
+from tests.contract.model_duels import STEP_COUNT, Names, Wait, answer, kind_of, op_of, same
 
 QUEUES = (QueueModel("plain"), QueueModel("ordered", is_ordered=True), QueueModel("sink", is_read=False))
 READ = ("plain", "ordered")
@@ -94,7 +94,7 @@ class QueueDuel:
         """Follow what was claimed: the model must have it among its outcomes."""
         outcomes = self.model.outcomes(self.state, op, self.now_ms)
         if not theirs:
-            _same(not outcomes, f"{op.verb}: nothing was given, the model has {[o.label for o in outcomes]}")
+            same(not outcomes, f"{op.verb}: nothing was given, the model has {[o.label for o in outcomes]}")
             return
         for outcome in outcomes:
             if len(outcome.result) == len(theirs) and all(map(self._fits, theirs, outcome.result)):
@@ -145,7 +145,7 @@ class QueueDuel:
         ours = [
             (QUEUES[d.queue].path, self.model.queues.messages[d.message].identity, d.reason) for d in self.state.dead
         ]
-        _same(sorted(theirs) == sorted(ours), f"dead letters are {sorted(theirs)}, the model's {sorted(ours)}")
+        same(sorted(theirs) == sorted(ours), f"dead letters are {sorted(theirs)}, the model's {sorted(ours)}")
 
     async def _dead(self, path: str) -> Sequence[Any]:
         return await self.bench.operations.dead_letters(path)
@@ -217,10 +217,10 @@ class JournalDuel(QueueDuel):
         theirs, markers = await self._journal.load(STATE_IDS, INBOXES)
         documents, seen = self.model.outcomes(self.state, op_of("load", STATE_IDS, INBOXES), self.now_ms)[0].result
         self.compared += 1
-        _same(markers == seen, f"markers are {markers}, the model's {seen}")
-        _same(theirs.keys() == documents.keys(), f"states are {theirs}, the model's {documents}")
+        same(markers == seen, f"markers are {markers}, the model's {seen}")
+        same(theirs.keys() == documents.keys(), f"states are {theirs}, the model's {documents}")
         for id, document in theirs.items():
-            _same(_body(document) == _body(documents[id]), f"{id} is {document}, the model's {documents[id]}")
+            same(_body(document) == _body(documents[id]), f"{id} is {document}, the model's {documents[id]}")
             self._versions[id].learn(document.version, documents[id].version)
             self._known[id].append(document.version)
 
@@ -235,9 +235,9 @@ class JournalDuel(QueueDuel):
         self.compared += 1
         told = f"a commit came to {said}, the model's to {outcome.result}"
         if isinstance(said, Conflict):
-            _same(isinstance(outcome.result, Conflict) and self._renamed(said) == outcome.result, told)
+            same(isinstance(outcome.result, Conflict) and self._renamed(said) == outcome.result, told)
         else:
-            _same(_kind(said) == _kind(outcome.result), told)
+            same(kind_of(said) == kind_of(outcome.result), told)
 
     def _drawn(self) -> Commit | None:
         draw, now_ms = self.draw, self.now_ms
@@ -311,7 +311,7 @@ class JournalDuel(QueueDuel):
     def _compare_count(self, theirs: int, op: Any) -> None:
         self.compared += 1
         ours = self.model.outcomes(self.state, op, self.now_ms)[0].result
-        _same(theirs == ours, f"{theirs} were held, the model's {ours}")
+        same(theirs == ours, f"{theirs} were held, the model's {ours}")
 
     async def release(self) -> None:
         pair = self.one()
@@ -356,7 +356,7 @@ class BusDuel(QueueDuel):
         outcome = self.model.outcomes(self.state, op_of("settle", pair[1], settle), self.now_ms)[0]
         self.state = outcome.state
         self.compared += 1
-        _same(_kind(said) == _kind(outcome.result), f"{settle} came to {said}, the model's to {outcome.result}")
+        same(kind_of(said) == kind_of(outcome.result), f"{settle} came to {said}, the model's to {outcome.result}")
 
     async def renew(self) -> None:
         pair = self.one()
@@ -365,7 +365,7 @@ class BusDuel(QueueDuel):
         said = await answer(self._bus.renew(pair[0]))
         ours = self.model.outcomes(self.state, op_of("renew", pair[1]), self.now_ms)[0].result
         self.compared += 1
-        _same(_kind(said) == _kind(ours), f"a renewal came to {said}, the model's to {ours}")
+        same(kind_of(said) == kind_of(ours), f"a renewal came to {said}, the model's to {ours}")
         if not isinstance(said, Raised):
             self.renewed(pair[1])
 
@@ -379,12 +379,3 @@ def _told(deliveries: Sequence[Delivery]) -> list[tuple[Any, ...]]:
 
 def _body(document: StateDocument) -> Any:
     return msgspec.structs.replace(document, version=0)
-
-
-def _kind(value: Any) -> Any:
-    return value.error if isinstance(value, Raised) else value
-
-
-def _same(holds: bool, told: str) -> None:
-    if not holds:
-        raise AssertionError(told)

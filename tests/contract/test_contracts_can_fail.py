@@ -122,20 +122,6 @@ STORE_FAULTS: dict[str, tuple[str, Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", STORE_FAULTS)
-async def test_a_fault_planted_in_a_store_is_caught(fault: str, tmp_path: Path) -> None:
-    method, plant, clause = STORE_FAULTS[fault]
-    bench = benches.Bench("memory", tmp_path)
-
-    @asynccontextmanager
-    async def make() -> AsyncIterator[StateStore]:
-        bench.engine = bench.open()
-        yield Planted(EngineStore(bench.engine.core, bench.engine.documents), method, plant)
-
-    with pytest.raises(AssertionError, match=clause):
-        await contracts.check_state_store(make, wait=bench.wait)
-
-
 def hiding(prefix: str) -> Fault:
     """Reads that do not see some documents."""
 
@@ -183,9 +169,16 @@ LOG_FAULTS: dict[str, tuple[str, Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", LOG_FAULTS)
-async def test_a_fault_planted_below_an_ordered_log_is_caught(fault: str, tmp_path: Path) -> None:
-    method, plant, clause = LOG_FAULTS[fault]
+OVER_STORES: dict[str, tuple[dict[str, tuple[str, Fault, str]], Any]] = {
+    "a store": (STORE_FAULTS, contracts.check_state_store),
+    "an ordered log": (LOG_FAULTS, lambda make, wait: contracts.check_ordered_log(make)),
+}
+
+
+@pytest.mark.parametrize(("of", "fault"), [(of, fault) for of, (faults, _) in OVER_STORES.items() for fault in faults])
+async def test_a_fault_planted_in_a_store_is_caught(of: str, fault: str, tmp_path: Path) -> None:
+    faults, check = OVER_STORES[of]
+    method, plant, clause = faults[fault]
     bench = benches.Bench("memory", tmp_path)
 
     @asynccontextmanager
@@ -194,11 +187,7 @@ async def test_a_fault_planted_below_an_ordered_log_is_caught(fault: str, tmp_pa
         yield Planted(EngineStore(bench.engine.core, bench.engine.documents), method, plant)
 
     with pytest.raises(AssertionError, match=clause):
-        await contracts.check_ordered_log(make)
-
-
-def to_plain_queue(outputs: Sequence[Output]) -> Any:
-    return ([Output("contract", output.due_ms, output.message) for output in outputs],)
+        await check(make, wait=bench.wait)
 
 
 def at_once(outputs: Sequence[Output]) -> Any:
@@ -310,11 +299,7 @@ JOURNAL_FAULTS: dict[str, tuple[str, Fault, str]] = {
     "states are lost": ("commit", dropping(states={}), "a_commit_takes_effect_whole"),
     "markers are lost": ("commit", dropping(applied={}), "a_commit_takes_effect_whole"),
     "versions are not checked": ("commit", dropping(if_versions={}), "a_state_that_moved_commits_nothing"),
-    "inputs are not consumed": (
-        "commit",
-        dropping(consumed=[]),
-        "a_lock|a_commit_takes_effect",
-    ),
+    "inputs are not consumed": ("commit", dropping(consumed=[]), "a_lock|a_commit_takes_effect"),
     "a commit is only said": ("commit", doing_nothing(None), "a_commit_takes_effect_whole"),
     "a postponement is at once": (
         "commit",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
@@ -18,6 +18,7 @@ import pytest
 from outbox import App, Context, Reject, Retries, Retry
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
+from tests.wire.on_azure.ledger_app import Account, Book, Entry
 
 pytestmark = pytest.mark.slow
 
@@ -34,23 +35,6 @@ class Order:
     amount: int
     outputs: int = 0
     note: str = ""
-
-
-@dataclass
-class Entry:
-    book: str
-    text: str
-
-
-@dataclass
-class Account:
-    total: int = 0
-    count: int = 0
-
-
-@dataclass
-class Book:
-    entries: list[str] = field(default_factory=list)
 
 
 def bank(ordering: Any = "unordered") -> App:

@@ -136,16 +136,15 @@ def test_a_fault_can_be_of_one_client(faulty: Cosmos, quick: Sdk, items: Any, in
 # Sessions
 
 
-def another(faulty: Cosmos, quick: Sdk, items: Any) -> tuple[Sdk, Any]:
+@pytest.fixture
+def theirs(faulty: Cosmos, quick: Sdk, items: Any) -> Iterator[Any]:
     """The container as another client knows it, whose session has seen nothing."""
     other = Sdk(faulty, quick.mode, **OFF)
-    return other, other.client.get_database_client(f"db-{quick.mode}").get_container_client(items.id)
+    yield other.client.get_database_client(f"db-{quick.mode}").get_container_client(items.id)
+    other.close()
 
 
-def test_another_session_reads_what_was_and_ones_own_what_is(
-    faulty: Cosmos, quick: Sdk, items: Any, install: Any
-) -> None:
-    other, theirs = another(faulty, quick, items)
+def test_another_session_reads_what_was_and_ones_own_what_is(theirs: Any, items: Any, install: Any) -> None:
     install(kind="stale-read", count=None)
     items.patch_item("0", "a", [{"op": "incr", "path": "/n", "value": 1}])
     items.create_item({"id": "1", "pk": "a", "n": 0})
@@ -155,37 +154,30 @@ def test_another_session_reads_what_was_and_ones_own_what_is(
     assert query(theirs, "SELECT VALUE c.n FROM c", partition_key="a") == [0]
     assert query(items, "SELECT VALUE c.n FROM c", partition_key="a") == [1, 0]
     assert [item["n"] for item in theirs.read_all_items()] == [0]
-    other.close()
 
 
-def test_a_token_that_is_handed_over_makes_a_read_fresh(faulty: Cosmos, quick: Sdk, items: Any, install: Any) -> None:
-    other, theirs = another(faulty, quick, items)
+def test_a_token_that_is_handed_over_makes_a_read_fresh(theirs: Any, items: Any, install: Any) -> None:
     install(kind="stale-read", operation="item.read", count=None)
     written = items.execute_item_batch([("patch", ("0", [{"op": "incr", "path": "/n", "value": 1}]))], "a")
     token = written.get_response_headers()["x-ms-session-token"]
     assert theirs.read_item("0", "a")["n"] == 0
     assert theirs.read_item("0", "a", session_token=token)["n"] == 1
-    other.close()
 
 
-def test_what_was_deleted_is_still_read_by_the_stale(faulty: Cosmos, quick: Sdk, items: Any, install: Any) -> None:
-    other, theirs = another(faulty, quick, items)
+def test_what_was_deleted_is_still_read_by_the_stale(theirs: Any, items: Any, install: Any) -> None:
     install(kind="stale-read", behind_count=1, count=None)
     items.patch_item("0", "a", [{"op": "set", "path": "/n", "value": 5}])
     items.delete_item("0", "a")
     assert theirs.read_item("0", "a")["n"] == 5
     assert [one["n"] for one in query(theirs, "SELECT * FROM c")] == [5]  # its partition key has nothing any more
     assert status(items.read_item, "0", "a") == 404
-    other.close()
 
 
-def test_without_a_rule_every_read_is_fresh_and_nothing_is_remembered(faulty: Cosmos, quick: Sdk, items: Any) -> None:
-    other, theirs = another(faulty, quick, items)
+def test_without_a_rule_every_read_is_fresh_and_nothing_is_remembered(faulty: Cosmos, theirs: Any, items: Any) -> None:
     items.patch_item("0", "a", [{"op": "incr", "path": "/n", "value": 1}])
     assert theirs.read_item("0", "a")["n"] == 1
     containers = faulty.call(lambda emulator: emulator.store.catalog.containers())
     assert all(container.history.begin_lsn is None for container in containers if container.id == items.id)
-    other.close()
 
 
 def test_a_token_ahead_of_everything_is_not_answered(items: Any) -> None:

@@ -34,7 +34,7 @@ from outbox.ports import Delivery, MessageBus, Settle
 from outbox.testing import VirtualClock
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.ops import Raised
-from tests.contract.model_duels import answer, op_of
+from tests.contract.model_duels import answer, kind_of, op_of, same
 from tests.contract.queue_model_duels import QUEUES, READ, ROUTES, Bench, BusDuel, drawn_messages
 
 Side = Literal["engine", "service bus"]
@@ -81,9 +81,9 @@ class SameDuel(BusDuel):
         said = await answer(self.bus.renew(pair[0]))
         ours = self.model.outcomes(self.state, op_of("renew", pair[1]), self.now_ms)[0].result
         self.compared += 1
-        self.said.append(f"renew {pair[1].message.identity}: {kind(said)}")
+        self.said.append(f"renew {pair[1].message.identity}: {kind_of(said)}")
         if isinstance(said, Raised) or isinstance(ours, Raised):
-            same(kind(said) == kind(ours), f"a renewal came to {said}, the model's to {ours}")
+            same(kind_of(said) == kind_of(ours), f"a renewal came to {said}, the model's to {ours}")
         else:
             same(self.now_ms < said <= ours, f"renewed until {said}, by the model until {ours} at most")
 
@@ -109,7 +109,7 @@ class SameDuel(BusDuel):
         outcome = self.model.outcomes(self.state, op_of("settle", pair[1], settle), self.now_ms)[0]
         self.state = outcome.state
         self.compared += 1
-        theirs, ours = kind(said), kind(outcome.result)
+        theirs, ours = kind_of(said), kind_of(outcome.result)
         told = f"{settle} came to {said}, the model's to {outcome.result}"
         same(theirs == ours or (how, theirs, ours) == ("release", None, "LockLost"), told)
         self.said.append(f"{how} {pair[1].message.identity}: {ours}")
@@ -122,16 +122,6 @@ def plain(delivery: Delivery) -> Delivery:
         message = msgspec.structs.replace(message, outbox_id=message.identity, message_id="")
     nothing: dict[str, Any] = {"sequence": 0, "lock": 0, "locked_until_ms": 0, "fingerprint": b""}
     return msgspec.structs.replace(delivery, message=message, **nothing)
-
-
-def same(holds: bool, told: str) -> None:
-    if not holds:
-        raise AssertionError(told)
-
-
-def kind(value: object) -> object:
-    """What a call came to: nothing, or a kind of error."""
-    return value.error if isinstance(value, Raised) else value
 
 
 @asynccontextmanager

@@ -6,9 +6,7 @@ from typing import Any
 
 from azure.core.pipeline.transport import AioHttpTransport, RequestsTransport
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
-from azure.servicebus.management import (
-    ServiceBusAdministrationClient,
-)
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from tests.wire.conftest import LoopThread
 

@@ -12,9 +12,7 @@ from azure.core.exceptions import (
     ServiceRequestError,
     ServiceResponseError,
 )
-from azure.servicebus.management import (
-    CorrelationRuleFilter,
-)
+from azure.servicebus.management import CorrelationRuleFilter
 
 from outbox.emulator.faults import FaultRule
 from outbox.engine.engine import Engine

@@ -92,8 +92,8 @@ def link_count() -> int:
 async def test_unfinished_messages_of_a_connection_have_a_limit(caplog: pytest.LogCaptureFixture) -> None:
     """A message on each of 64 links, none of them finished: 16 MB in all, and the connection is closed before."""
     async with serving(limits=Limits(held_max_bytes=4 << 20)) as server:
-        wire = await Wire.open(server, *(client.attach("q", handle, receiver=False) for handle in range(64)))
-        await wire.wait_frames(ATTACH, 64)
+        links = [client.attach("q", handle, receiver=False) for handle in range(64)]
+        wire = await Wire.attached(server, *links, count=64)
         quota, most_bytes = only(server).connection.quota, 0
         for turn in range(5):
             for handle in range(64):
@@ -144,8 +144,7 @@ async def test_a_large_message_in_parts_arrives_and_leaves_nothing_held() -> Non
 
 async def test_a_message_without_end_ends_the_connection_though_its_transfers_are_empty() -> None:
     async with serving() as server:
-        wire = await Wire.open(server, client.attach("q", 0, receiver=False))
-        await wire.wait_frames(ATTACH)
+        wire = await Wire.attached(server, client.attach("q", 0, receiver=False))
         empty = client.transfer(0, 0, b"", more=True) * 100
         await sent_without_end(wire, (empty for _ in range(1_000)))
         await until(lambda: not server._peers)
@@ -154,13 +153,11 @@ async def test_a_message_without_end_ends_the_connection_though_its_transfers_ar
 async def test_before_a_token_little_is_held() -> None:
     """Who has not put a valid token has no large frame, no large message and few links."""
     async with serving(key="secret") as server:
-        large = await Wire.open(server, client.attach("$cbs", 0, receiver=False))
-        await large.wait_frames(ATTACH)
+        large = await Wire.attached(server, client.attach("$cbs", 0, receiver=False))
         large.writer.write((1 << 19).to_bytes(4, "big") + b"\x02\x00\x00\x00" + bytes(1_000))
         await large.wait_end()
         assert closed_for(large) == "amqp:connection:framing-error"
-        parts = await Wire.open(server, client.attach("$cbs", 0, receiver=False))
-        await parts.wait_frames(ATTACH)
+        parts = await Wire.attached(server, client.attach("$cbs", 0, receiver=False))
         parts.writer.write(client.transfer(0, 0, bytes(PART_BYTES), more=True) * 2)
         await parts.wait_end()
         assert closed_for(parts) == LIMIT
@@ -202,10 +199,8 @@ async def test_links_and_what_they_hold_go_with_their_connection(how: str) -> No
 
 async def test_replies_that_wait_for_credit_have_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as server:
-        wire = await Wire.open(
-            server, client.attach("$cbs", 0, receiver=False), client.attach("$cbs", 1, receiver=True)
-        )
-        await wire.wait_frames(ATTACH, 2)
+        both = client.attach("$cbs", 0, receiver=False), client.attach("$cbs", 1, receiver=True)
+        wire = await Wire.attached(server, *both, count=2)
         quota = only(server).connection.quota
         before_bytes = quota.held_bytes
         wire.writer.write(client.transfer(0, 0, client.BODY))
@@ -280,8 +275,7 @@ async def test_requests_whose_answers_pile_up_are_refused() -> None:
     async with serving() as server:
         server.engine.broker.send("q", [Message(body=b"x" * 250_000) for _ in range(5)])
         both = client.attach("q/$management", 0, receiver=False), client.attach("q/$management", 1, receiver=True)
-        wire = await Wire.open(server, *both, client.flow(1, 1_000, window=1 << 20))
-        await wire.wait_frames(ATTACH, 2)
+        wire = await Wire.attached(server, *both, client.flow(1, 1_000, window=1 << 20), count=2)
         wire.writer.write(b"".join(client.transfer(0, number, peek) for number in range(200)))
         found = await answered(wire, 199)
         assert found[-1][4].value[0].value[0] == "com.microsoft:server-busy"
@@ -340,8 +334,7 @@ async def test_who_signs_no_http_request_gets_one_answer_for_each_connection() -
 
 async def test_who_puts_no_valid_token_is_let_go() -> None:
     async with serving(key="secret") as server:
-        wire = await Wire.open(server, client.attach("$cbs", 0, receiver=False))
-        await wire.wait_frames(ATTACH)
+        wire = await Wire.attached(server, client.attach("$cbs", 0, receiver=False))
         only(server).check_time(loop_time() + peer.CLAIM_WITHIN_S - 1)
         assert server._peers
         only(server).check_time(loop_time() + peer.CLAIM_WITHIN_S + 1)
@@ -359,10 +352,8 @@ def put_token(lives_s: int) -> bytes:
 @pytest.mark.parametrize("is_renewed", [False, True])
 async def test_what_a_token_has_opened_ends_with_it_unless_another_is_put(is_renewed: bool) -> None:
     async with serving(key="secret") as server:
-        wire = await Wire.open(
-            server, client.attach("$cbs", 0, receiver=False), client.attach("$cbs", 1, receiver=True), client.flow(1, 9)
-        )
-        await wire.wait_frames(ATTACH, 2)
+        both = client.attach("$cbs", 0, receiver=False), client.attach("$cbs", 1, receiver=True)
+        wire = await Wire.attached(server, *both, client.flow(1, 9), count=2)
         wire.writer.write(client.transfer(0, 0, put_token(2)))
         await wire.wait_frames(TRANSFER)
         wire.writer.write(client.attach("q", 2, receiver=True) + client.flow(2, 10))
@@ -407,8 +398,7 @@ async def test_a_connection_without_links_is_let_go_however_it_chatters(monkeypa
 
 async def test_a_link_that_is_detached_leaves_nothing_though_its_connection_goes_on() -> None:
     async with serving() as server:
-        wire = await Wire.open(server, client.attach("$cbs", 0, receiver=False))
-        await wire.wait_frames(ATTACH)
+        wire = await Wire.attached(server, client.attach("$cbs", 0, receiver=False))
         held_bytes = server.pool.held_bytes
         with without_collections():
             before = link_count()
@@ -424,11 +414,9 @@ async def test_a_link_that_is_detached_leaves_nothing_though_its_connection_goes
 
 async def test_a_silent_connection_is_let_go_and_one_that_waits_for_messages_is_kept() -> None:
     async with serving() as server:
-        sender = await Wire.open(server, client.attach("q", 0, receiver=False))
-        await sender.wait_frames(ATTACH)
+        sender = await Wire.attached(server, client.attach("q", 0, receiver=False))
         silent = only(server)
-        receiver = await Wire.open(server, client.attach("q", 0, receiver=True), client.flow(0, 10))
-        await receiver.wait_frames(ATTACH)
+        receiver = await Wire.attached(server, client.attach("q", 0, receiver=True), client.flow(0, 10))
         await asyncio.sleep(0.05)
         [waiting] = set(server._peers) - {silent}
         for one in (silent, waiting):

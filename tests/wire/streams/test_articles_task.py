@@ -125,16 +125,6 @@ async def check(at: Site, number_count: int) -> None:
     assert at.counted() == sum(value > CROSSED_ABOVE for value in found)
 
 
-async def test_each_number_gives_one_average_and_each_crossing_counts_once(tmp_path: Path) -> None:
-    async with site(tmp_path / "counters.db") as at:
-        await feed(at, random.Random(1), 20)
-        await asyncio.gather(at.processor().run_until_idle(), at.processor().run_until_idle())
-        await at.processor().run_until_idle()
-        await asyncio.gather(at.sink().run_until_idle(), at.sink().run_until_idle())
-        await at.sink().run_until_idle()
-        await check(at, 20)
-
-
 async def test_averages_are_those_of_one_replica_that_never_failed(tmp_path: Path) -> None:
     async with site(tmp_path / "counters.db") as at:
         given = [10.0, 20.0, 90.0, 90.0, 90.0, 90.0, 90.0, 0.0]
