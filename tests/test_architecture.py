@@ -57,10 +57,7 @@ STATEMENTS_MAX = {
     "outbox/verify": 9_699,
 }
 """The budget of each package, by `tools.statements.packages`; `outbox` is what stands beside the packages."""
-LOOKED_AT = (
-    *(ast.Import, ast.ImportFrom, ast.Attribute),
-    *(ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef),
-)
+LOOKED_AT = (*(ast.Import, ast.ImportFrom, ast.Attribute), *(ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
 """The kinds of nodes that are asked for in every file."""
 UNSAFE_DECODERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 

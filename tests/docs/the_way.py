@@ -22,10 +22,7 @@ def to_read(page: str) -> dict[str, list[str]]:
 def written(page: str) -> str:
     """The page with what a run gives now."""
     after = "\n\n".join(text(scope, asyncio.run(way(scope))) for scope in SCOPES)
-    made = {
-        "imports": f"```text\n{picture(ROOT, 'outbox.runtime')}\n```",
-        "files": f"```text\n{after}\n```",
-    }
+    made = {"imports": f"```text\n{picture(ROOT, 'outbox.runtime')}\n```", "files": f"```text\n{after}\n```"}
     for name, content in made.items():
         place = re.search(rf"<!-- way {name}: [^>]*-->\n(.*?)<!-- /way {name} -->", page, re.DOTALL)
         assert place, f"the page has no place for {name}"

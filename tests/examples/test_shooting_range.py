@@ -11,17 +11,7 @@ import pytest
 from outbox import BlobRef
 from outbox.testing import Harness
 from outbox.verify import Faults
-from shooting_range.handlers import (
-    SHOTS_PER_SHEET,
-    Board,
-    FireAt,
-    Score,
-    SheetFull,
-    Target,
-    app,
-    game_of,
-    target_key,
-)
+from shooting_range.handlers import SHOTS_PER_SHEET, Board, FireAt, Score, SheetFull, Target, app, game_of, target_key
 
 
 def shot(n: int, *, player: str = "ann", x: int = 0, game: str = "g", target: str = "left") -> FireAt:

@@ -28,10 +28,7 @@ async def emulators() -> AsyncIterator[tuple[Engine, dict[str, str]]]:
         engine = await stack.enter_async_context(Engine.in_memory())
         bus = await stack.enter_async_context(ServiceBusServer(engine))
         cosmos = await stack.enter_async_context(CosmosEmulator(engine, port=0))
-        addresses = {
-            "OUTBOX_SERVICEBUS": bus.connection_string,
-            "OUTBOX_COSMOS": cosmos.connection.connection_string,
-        }
+        addresses = {"OUTBOX_SERVICEBUS": bus.connection_string, "OUTBOX_COSMOS": cosmos.connection.connection_string}
         yield engine, {"FUNCTIONS_WORKER_RUNTIME": "python", "OUTBOX_SWEEP": "0 0 0 1 1 *", **addresses}
 
 

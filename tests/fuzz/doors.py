@@ -156,11 +156,7 @@ async def control(folder: Path) -> AsyncIterator[Door]:
 
 @asynccontextmanager
 async def entries(folder: Path) -> AsyncIterator[Door]:
-    async with (
-        Engine.in_memory() as engine,
-        HttpEntry(paying(Book()), engine) as entry,
-        serve_http(entry, 0) as port,
-    ):
+    async with Engine.in_memory() as engine, HttpEntry(paying(Book()), engine) as entry, serve_http(entry, 0) as port:
         paid = http("POST /payments", b'{"purse":"a","amount":5}', Idempotency_Key="k")
         yield Door(port, (paid, http("GET /purses/a"), http("GET /nowhere")), b"HTTP/1.1 200")
 

@@ -121,8 +121,7 @@ def test_a_new_project_is_written_from_the_templates_in_the_wheel(plain: Path, t
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["from outbox import azure", "from outbox.azure import connect", "from outbox.azure import functions"],
+    "line", ["from outbox import azure", "from outbox.azure import connect", "from outbox.azure import functions"]
 )
 def test_without_the_sdks_azure_says_what_to_install(plain: Path, tmp_path: Path, line: str) -> None:
     found = run(plain, tmp_path, "python", "-c", line)

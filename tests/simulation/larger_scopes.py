@@ -25,9 +25,7 @@ LARGER: dict[str, dict[str, str]] = {
         "every_interleaving_of_the_other_protocols": "partition-2",
         "what_is_sent_under_one_identity_may_depend_on_the_order": "item; partition",
     },
-    "explore_app_requests": {
-        "a_read_is_explored_beside_what_it_may_see": "partition",
-    },
+    "explore_app_requests": {"a_read_is_explored_beside_what_it_may_see": "partition"},
     "explore_blobs": {
         "an_application_whose_messages_are_too_large_for_its_bus_is_explored": "item; partition",
         "outputs_of_a_request_overflow_as_well": "crash-item; lost-item; stale-item",
@@ -41,7 +39,7 @@ LARGER: dict[str, dict[str, str]] = {
         "what_waits_behind_a_block_is_applied_in_order_though_retention_is_over": "item; partition",
     },
     "explore_calls": {
-        "a_message_that_calls_out_of_its_batch_takes_effect_once": "delay-item; error-item; expire-partition",
+        "a_message_that_calls_out_of_its_batch_takes_effect_once": "delay-item; error-item; expire-partition"
     },
     "explore_cancellation": {
         "cancelling_keeps_every_promise_under_any_single_fault": "delay-item; error-item; jump-item; lost-item",
@@ -65,9 +63,7 @@ LARGER: dict[str, dict[str, str]] = {
         "an_edited_head_takes_effect_once": "lost-item",
         "nothing_goes_ahead_of_an_edited_head": "error-engine; error-item; lost-item",
     },
-    "explore_lattice": {
-        "all_small_scopes_are_exhausted_and_break_no_promise": "engine-2-7; partition-2-6",
-    },
+    "explore_lattice": {"all_small_scopes_are_exhausted_and_break_no_promise": "engine-2-7; partition-2-6"},
     "explore_ledger": {
         "a_key_that_stops_goes_on_after_a_resubmission": "delay",
         "copies_are_recognised_and_push_again_under_the_same_ids": "delay; error; jump; lost",
@@ -93,16 +89,14 @@ LARGER: dict[str, dict[str, str]] = {
         "a_bad_entry_is_refused_once_beside_traffic_on_another_input": "delayed; lost; stale",
         "a_handler_is_explored_with_all_that_it_emits_to": "a crash",
     },
-    "explore_program": {
-        "the_program_prints_and_publishes_nothing_for_one_scope": "item; partition",
-    },
+    "explore_program": {"the_program_prints_and_publishes_nothing_for_one_scope": "item; partition"},
     "explore_reads": {
-        "a_read_beside_a_request_is_answered_from_a_committed_state": "delay-item; error-item; lost-item",
+        "a_read_beside_a_request_is_answered_from_a_committed_state": "delay-item; error-item; lost-item"
     },
     "explore_reductions": {
         "a_new_state_makes_as_many_worlds_as_a_known_one_unless_it_is_said": (
             "crash-item; delay-item; error-item; jump-item; lost-engine"
-        ),
+        )
     },
     "explore_requests": {
         "a_request_asked_twice_at_once_has_one_effect_and_one_answer": (
@@ -126,14 +120,14 @@ LARGER: dict[str, dict[str, str]] = {
         "a_copy_is_applied_once_whatever_retention_was": (
             "item-jump-raised; partition-jump-crash-raised; partition-jump-expire-raised; "
             "partition-jump-lost-lowered; partition-jump-lost-raised"
-        ),
+        )
     },
     "explore_sinks": {
         "a_sink_that_rests_while_another_goes_on_and_trims_goes_on_from_there": (
             "at the beginning-database-delay; at the beginning-database-error; at the beginning-database-jump; "
             "at the beginning-database-lost; at the beginning-database-stale; at the beginning-documents-crash; "
             "at the beginning-documents-delay; at the beginning-documents-jump; at the beginning-documents-stale"
-        ),
+        )
     },
     "explore_stores": {
         "marks_that_ride_in_later_batches_keep_every_promise_under_any_single_fault": (
@@ -173,11 +167,9 @@ LARGER: dict[str, dict[str, str]] = {
         ),
     },
     "explore_sweeping": {
-        "what_a_crash_leaves_is_finished_when_it_is_as_old_as_the_grace": "{'delay': 1, 'jump': 1}-item",
+        "what_a_crash_leaves_is_finished_when_it_is_as_old_as_the_grace": "{'delay': 1, 'jump': 1}-item"
     },
-    "explore_triggers": {
-        "a_stored_dead_letter_that_is_resubmitted_ends_again": "delay-item; error-partition",
-    },
+    "explore_triggers": {"a_stored_dead_letter_that_is_resubmitted_ends_again": "delay-item; error-partition"},
 }
 """The larger scopes by file and test, both without `test_`."""
 

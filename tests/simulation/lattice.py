@@ -78,11 +78,7 @@ def scopes(largest: Scenario, *, kinds: Sequence[FaultKind] = KINDS, size_max: i
                     budgets = Budgets() if kind is None else Budgets.any_of(1, kind)
                     size = messages + workers + copies + (kind is not None)
                     small = replace(
-                        largest,
-                        messages=largest.messages[:messages],
-                        workers=workers,
-                        copies=[copies],
-                        budgets=budgets,
+                        largest, messages=largest.messages[:messages], workers=workers, copies=[copies], budgets=budgets
                     )
                     if size <= size_max:
                         found.append((size, len(found), small))

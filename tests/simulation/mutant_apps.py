@@ -159,10 +159,7 @@ def blocking() -> App:
     Retention is short, because what waits behind a blocked key comes again every few seconds.
     """
     app = App(
-        "blocking",
-        retention=timedelta(seconds=20),
-        margin=timedelta(seconds=10),
-        clock_skew=timedelta(seconds=5),
+        "blocking", retention=timedelta(seconds=20), margin=timedelta(seconds=10), clock_skew=timedelta(seconds=5)
     )
     app.queue("adds", "per_key")
 

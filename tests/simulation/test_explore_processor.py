@@ -135,13 +135,7 @@ def test_what_is_in_flight_is_what_is_committed_and_not_handled() -> None:
     assert {(0, 0), (1, 0), (0, 1)} <= seen
 
 
-@pytest.mark.parametrize(
-    ("given", "cure"),
-    [
-        ({"replicas": 0}, "at least one replica"),
-        ({"seconds": 0}, "some time"),
-    ],
-)
+@pytest.mark.parametrize(("given", "cure"), [({"replicas": 0}, "at least one replica"), ({"seconds": 0}, "some time")])
 def test_what_cannot_be_explored_is_refused_with_the_cure(given: dict[str, Any], cure: str) -> None:
     with pytest.raises(ValueError, match=cure):
         explore_processor(average, {"left": []}, **given)

@@ -16,11 +16,7 @@ from outbox.emulator.faults import FaultRule
 from outbox.engine.engine import Engine
 
 BOX = "lake"
-PLACES = (
-    pytest.param("folder", marks=pytest.mark.soak),
-    "emulator",
-    pytest.param("azurite", marks=pytest.mark.soak),
-)
+PLACES = (pytest.param("folder", marks=pytest.mark.soak), "emulator", pytest.param("azurite", marks=pytest.mark.soak))
 """Of the fixture `address`, for tests that take half a minute each; most others are about folders."""
 
 

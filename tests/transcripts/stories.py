@@ -77,13 +77,7 @@ def bank(ran: Ran, *, is_ordered: bool = False, is_mended: bool = False, retenti
 
 @asynccontextmanager
 async def section(
-    page: Page,
-    scope: Scope,
-    about: str,
-    *,
-    what: str = "",
-    app: Callable[[Ran], App] = bank,
-    item_bytes_max: int = 0,
+    page: Page, scope: Scope, about: str, *, what: str = "", app: Callable[[Ran], App] = bank, item_bytes_max: int = 0
 ) -> AsyncIterator[Site]:
     """One section of a page: a fresh backend, and how things are in the end."""
     page.section(f"{TITLES[scope]}{what and f': {what}'}", about)

@@ -100,10 +100,7 @@ async def test_each_part_is_answered_for_itself(emulator: BlobEmulator) -> None:
     unsigned = deletes("/box/b")[0].replace(b"SharedKey devstoreaccount1:", b"SharedKey devstoreaccount1:x")
     parts = [*deletes("/box/a"), unsigned.replace(b"-ID: 0", b"-ID: x"), *deletes("/box/c")]
     reply = await submitted(emulator, batch(*parts[:2], parts[2].replace(b"Content-ID: 0\r\n", b"")))
-    assert (reply.status, parts_of(reply)) == (
-        202,
-        [("0", 202, ""), ("x", 403, "AuthenticationFailed"), ("", 202, "")],
-    )
+    assert (reply.status, parts_of(reply)) == (202, [("0", 202, ""), ("x", 403, "AuthenticationFailed"), ("", 202, "")])
     assert await names_of(emulator) == ["b"]
 
 

@@ -203,10 +203,7 @@ class Site:
     async def backend(self, container: str, **options: Any) -> AzureBackend:
         """Clients of a process's own, open for the life of the site."""
         place: dict[str, Any] = {"container": container, "database": "shop", "servicebus": self.bus.connection_string}
-        made = azure.connect(
-            cosmos=self.cosmos.connection.connection_string,
-            **({"create": True} | place | options),
-        )
+        made = azure.connect(cosmos=self.cosmos.connection.connection_string, **({"create": True} | place | options))
         self.backends[f"{container}{len(self.backends)}"] = made
         return made
 

@@ -250,12 +250,7 @@ BUS = (
         "dead-letters list news/subscriptions/audit",
         ("news-1", "not in the books"),
     ),
-    Situation(
-        "a paused queue",
-        (Typed("queue pause idle"),),
-        "status",
-        ("idle is paused", "outbox queue resume idle"),
-    ),
+    Situation("a paused queue", (Typed("queue pause idle"),), "status", ("idle is paused", "outbox queue resume idle")),
     Situation(
         "a message in a paused queue",
         (Typed("queue pause idle"),),
@@ -307,10 +302,7 @@ BUS = (
         ("is a subscription", "discard it", "new id"),
     ),
     Situation(
-        "an edit that is no JSON",
-        (REFUSED,),
-        "dead-letters resubmit orders refused-1 --body BROKEN",
-        ("not JSON",),
+        "an edit that is no JSON", (REFUSED,), "dead-letters resubmit orders refused-1 --body BROKEN", ("not JSON",)
     ),
     Situation(
         "documents of another program",

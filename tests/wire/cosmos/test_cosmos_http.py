@@ -393,11 +393,7 @@ async def test_a_head_without_end_is_cut_off(place: Place) -> None:
 
 @pytest.mark.parametrize(
     ("data", "limit"),
-    [
-        (b"", "HEAD_WITHIN_S"),
-        (b"GET / HT", "HEAD_WITHIN_S"),
-        (headed(b"abc", Content_Length="9"), "REQUEST_WITHIN_S"),
-    ],
+    [(b"", "HEAD_WITHIN_S"), (b"GET / HT", "HEAD_WITHIN_S"), (headed(b"abc", Content_Length="9"), "REQUEST_WITHIN_S")],
 )
 async def test_a_slow_client_is_let_go(place: Place, data: bytes, limit: str) -> None:
     client = await place.open(data)

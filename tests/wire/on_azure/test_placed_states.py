@@ -309,9 +309,7 @@ async def test_a_worker_whose_place_has_changed_does_not_start() -> None:
                     pass
 
 
-async def test_the_second_of_two_states_in_one_place_waits_and_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_the_second_of_two_states_in_one_place_waits_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with place() as world, world.connect(states="accounts", place=by_type) as backend:
         async with Worker(ledger_app(), backend) as worker:
             await worker.send("orders", Order("alice", 1), id="o1")

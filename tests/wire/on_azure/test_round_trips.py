@@ -42,10 +42,7 @@ def rate(concurrency: int, *, batches: int = 8, keys: int = 0, **options: Any) -
     namespace = FarNamespace(RTT_S, **options)
 
     async def handled() -> float:
-        async with (
-            Engine.in_memory() as engine,
-            Worker(app, Far(engine, namespace), concurrency=concurrency) as worker,
-        ):
+        async with Engine.in_memory() as engine, Worker(app, Far(engine, namespace), concurrency=concurrency) as worker:
             count = batches * concurrency
             started_s = asyncio.get_running_loop().time()
             namespace.put([message(n, n % keys if keys else None) for n in range(count)])

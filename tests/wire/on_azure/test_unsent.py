@@ -81,10 +81,7 @@ async def test_a_connection_that_breaks_leaves_the_outcome_unknown(held: list[so
 
     held[0].listen()
     async with await asyncio.start_server(hang_up, sock=held[0]), over(held, blobs=blobs_over(held)) as backend:
-        for call in (
-            backend.store.write([Create(DocumentKey("p", "a"), b"{}")]),
-            backend.blobs.write("a", b"1"),
-        ):
+        for call in (backend.store.write([Create(DocumentKey("p", "a"), b"{}")]), backend.blobs.write("a", b"1")):
             with pytest.raises(OutcomeUnknown):
                 await call
 
