@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from shooting_range.handlers import AttemptMade, Board, FireAt, SheetFull, Targe
 from shooting_range.settings import backend_of
 from shooting_range.storage import INFRASTRUCTURE, STATES
 from tests.functions.conftest import environment_as_it_was as environment_as_it_was
+from tests.functions.triggered import triggered
 
 DATABASE = "range"
 GAMES, OUTBOX = f"{DATABASE}/{STATES}", f"{DATABASE}/{INFRASTRUCTURE}"
@@ -130,15 +130,7 @@ class Range:
 
 def delivered(shot: FireAt, id: str, count: int = 1) -> ServiceBusMessage:
     """An attempt as a trigger is given it."""
-    return ServiceBusMessage(
-        body=json.encode(shot),
-        application_properties={"outbox-id": id, "outbox-type": "FireAt"},
-        user_properties={},
-        message_id=id,
-        sequence_number=1,
-        delivery_count=count,
-        enqueued_time_utc=datetime.now(UTC),
-    )
+    return triggered(id, json.encode(shot), "FireAt", count=count)
 
 
 @pytest.fixture

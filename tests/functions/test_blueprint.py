@@ -8,12 +8,10 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import azure.functions as func
 import pytest
-from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Engine
 from outbox.azure import functions
@@ -22,6 +20,7 @@ from outbox.azure.functions.processor import Processor
 from outbox.azure.functions.sites import Names, edge
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Refused
+from tests.functions.triggered import triggered
 
 
 @dataclass
@@ -83,16 +82,8 @@ def site() -> Iterator[Site]:
     site.engine.close()
 
 
-def message(id: str, **properties: Any) -> func.ServiceBusMessage:
-    return ServiceBusMessage(
-        body=b'{"id":"s1","items":2}',
-        application_properties={"outbox-id": id, **properties},
-        user_properties={},
-        message_id=id,
-        sequence_number=1,
-        delivery_count=1,
-        enqueued_time_utc=datetime.now(UTC),
-    )
+def message(id: str, type: str = "") -> func.ServiceBusMessage:
+    return triggered(id, b'{"id":"s1","items":2}', type)
 
 
 async def test_every_entry_and_source_has_a_function(site: Site) -> None:
@@ -219,7 +210,7 @@ async def test_a_trigger_of_ones_own_needs_settings_and_a_source_that_is_clear(s
         await functions.process(app, message("m1"))
     settings = functions.FunctionsSettings(site.connect)
     with pytest.raises(Refused, match="say source=, one of there, here"):
-        await functions.process(app, message("m1", **{"outbox-type": "Order"}), settings=settings)
+        await functions.process(app, message("m1", "Order"), settings=settings)
     await functions.process(app, message("m1"), source="there")
     with pytest.raises(Refused, match="other settings"):
         await functions.process(app, message("m1"), settings=functions.FunctionsSettings(site.connect, rest_s=1))

@@ -6,13 +6,11 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 import azure.functions as func
 import pytest
-from azure.functions.servicebus import ServiceBusMessage
 
 from function_app.logs import FieldsFormatter, show_fields
 from outbox import App, Engine, Reject
@@ -26,6 +24,7 @@ from outbox.guards import Breaker
 from outbox.metrics import METRICS
 from outbox.ops.cli.parser import make_parser
 from outbox.runtime.counts import Counts, Depth
+from tests.functions.triggered import triggered
 from tools.infra_check.agreements import Site
 from tools.infra_check.alerts import CodeAlert, code_alerts
 from tools.infra_check.code import read_code
@@ -102,7 +101,7 @@ async def test_the_query_of_the_alert_on_refusals_finds_the_count_in_the_timers_
             await processor.sweep()
             assert not any(line.startswith(start[1]) for line in handler.lines)
             for id in ("a", "b"):
-                await processor.message("orders", received(id))
+                await processor.message("orders", triggered(id, b"{}", "Order"))
             await processor.sweep()
             (line,) = [line for line in handler.lines if line.startswith(start[1])]
             found = re.search(field[1], line)
@@ -114,19 +113,6 @@ async def test_the_query_of_the_alert_on_refusals_finds_the_count_in_the_timers_
             assert not any(line.startswith(start[1]) for line in handler.lines)
         finally:
             logging.getLogger("outbox.functions").removeHandler(handler)
-
-
-def received(id: str) -> ServiceBusMessage:
-    return ServiceBusMessage(
-        body=b"{}",
-        trigger_metadata=None,
-        application_properties={"outbox-id": id, "outbox-type": "Order"},
-        user_properties={},
-        message_id=id,
-        sequence_number=1,
-        delivery_count=1,
-        enqueued_time_utc=datetime.now(UTC),
-    )
 
 
 @pytest.mark.parametrize("name", ["dead-letters", "refused"])

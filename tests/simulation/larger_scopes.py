@@ -123,10 +123,12 @@ LARGER: dict[str, dict[str, str]] = {
         )
     },
     "explore_sinks": {
-        "a_sink_that_rests_while_another_goes_on_and_trims_goes_on_from_there": (
-            "at the beginning-database-delay; at the beginning-database-error; at the beginning-database-jump; "
-            "at the beginning-database-lost; at the beginning-database-stale; at the beginning-documents-crash; "
-            "at the beginning-documents-delay; at the beginning-documents-jump; at the beginning-documents-stale"
+        "each_entry_takes_effect_once": (
+            "rests at the beginning-database-delay; rests at the beginning-database-error; "
+            "rests at the beginning-database-jump; rests at the beginning-database-lost; "
+            "rests at the beginning-database-stale; rests at the beginning-documents-crash; "
+            "rests at the beginning-documents-delay; rests at the beginning-documents-jump; "
+            "rests at the beginning-documents-stale"
         )
     },
     "explore_stores": {
@@ -148,23 +150,24 @@ LARGER: dict[str, dict[str, str]] = {
             "beginning together-error; beginning together-lost; one output-error; to a queue-error; to a queue-lost; "
             "trimmed-error; trimmed-jump"
         ),
-        "each_message_of_a_queue_is_one_entry": "delay; error; lost",
+        "one_kind_of_fault_breaks_no_promise": (
+            "messages with copies-delay; messages with copies-error; messages with copies-lost; "
+            "replicas that begin together-delay; replicas that begin together-jump; "
+            "replicas that begin together-lost; replicas that begin together-stale; "
+            "two processors and a trim-delay; two processors and a trim-error; two processors and a trim-lost; "
+            "two producers and two replicas-crash; two producers and two replicas-delay; warm replicas-delay; "
+            "to a queue-crash; to a queue-delay; to a queue-error; to a queue-lost; to a queue-stale; "
+            "each cell counts as a reader begins-delay; each cell counts as a reader begins-lost; "
+            "each cell counts as a reader begins-stale; each cell counts in reports-delay; "
+            "each cell counts in reports-error; each cell counts in reports-jump; each cell counts in reports-stale"
+        ),
         "producers_that_are_paused_within_an_append_lose_nothing": "two pauses",
         "replicas_that_are_paused_within_an_append_write_everything_once": "lost; stale",
-        "replicas_that_begin_together_create_one_register": "delay; jump; lost; stale",
-        "two_processors_of_one_log_and_its_trimmer_write_nothing_below_the_floor": "delay; error; lost",
-        "two_producers_and_two_replicas_write_everything_once": "crash; delay",
-        "warm_replicas_step_over_what_the_other_did": "delay",
         "what_fails_is_refused_once_and_everything_else_handled_once": (
             "beside one that fails once-crash; beside one that fails once-delay; beside traffic-crash; "
             "beside traffic-delay; beside traffic-lost; beside traffic-stale"
         ),
-        "what_is_emitted_to_a_queue_was_committed_and_is_sent_before_the_next_step": "crash; delay; error; lost; stale",
         "with_all_thresholds_at_one_cell_each_append_is_there_once": "produced",
-        "with_all_thresholds_at_one_cell_trims_take_what_was_read": (
-            "begins-delay; begins-lost; begins-stale; reports after each step-delay; reports after each step-error; "
-            "reports after each step-jump; reports after each step-stale"
-        ),
     },
     "explore_sweeping": {
         "what_a_crash_leaves_is_finished_when_it_is_as_old_as_the_grace": "{'delay': 1, 'jump': 1}-item"

@@ -8,48 +8,31 @@ import pytest
 
 from tests.simulation.explored import clean
 from tests.simulation.sunk import SinkScope
+from tests.simulation.test_explore_streams import FAULTS, IDS
 
-FAULTS: tuple[dict[str, int], ...] = (
-    {},
-    {"crash": 2},
-    {"lost": 1},
-    {"delay": 1},
-    {"stale": 1},
-    {"error": 1},
-    {"jump": 1},
-)
-IDS = ["calm", *(kind for faults in FAULTS for kind in faults)]
+SCOPES: dict[str, dict[str, Any]] = {
+    "begun": {},
+    "at the beginning": {"began": False, "appended": ()},
+    "rests while another goes on and trims": {"given": (1,), "appended": (), "trims": True},
+    "rests at the beginning": {"given": (1,), "appended": (), "trims": True, "began": False},
+    "one by one": {"given": ((1, 2), (3, 4, 5)), "appended": (), "batch_max": 1},
+    "within a cell": {"given": ((1, 2), (3, 4, 5)), "appended": (), "batch_max": 2},
+    "over cells": {"given": ((1, 2), (3, 4, 5)), "appended": (), "batch_max": 4},
+}
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)
 @pytest.mark.parametrize("kind", ["database", "documents"])
-@pytest.mark.parametrize("options", [{}, {"began": False, "appended": ()}], ids=["begun", "at the beginning"])
-def test_each_entry_takes_effect_once(kind: str, options: dict[str, Any], faults: dict[str, int]) -> None:
-    clean(SinkScope(kind, **options).explored(**faults))
+@pytest.mark.parametrize("name", SCOPES)
+def test_each_entry_takes_effect_once(name: str, kind: str, faults: dict[str, int]) -> None:
+    if name.startswith("rests"):
+        faults = dict.fromkeys(faults, 1)
+    clean(SinkScope(kind, **SCOPES[name]).explored(**faults))
 
 
 @pytest.mark.parametrize("faults", [{"lost": 1, "crash": 1}, {"delay": 1, "lost": 1}], ids=["lost", "late"])
 def test_a_commit_without_an_answer_is_decided_by_the_cursor_also_beside_another_fault(faults: dict[str, int]) -> None:
     clean(SinkScope(given=(1, 2), appended=()).explored(**faults))
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-@pytest.mark.parametrize("kind", ["database", "documents"])
-@pytest.mark.parametrize("began", [True, False], ids=["begun", "at the beginning"])
-def test_a_sink_that_rests_while_another_goes_on_and_trims_goes_on_from_there(
-    kind: str, began: bool, faults: dict[str, int]
-) -> None:
-    faults = {fault: min(count, 1) for fault, count in faults.items()}
-    clean(SinkScope(kind, given=(1,), appended=(), began=began, trims=True).explored(**faults))
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-@pytest.mark.parametrize("kind", ["database", "documents"])
-@pytest.mark.parametrize("batch_max", [1, 2, 4], ids=["one by one", "within a cell", "over cells"])
-def test_each_entry_of_a_cell_takes_effect_once_wherever_the_cursor_is_in_it(
-    kind: str, batch_max: int, faults: dict[str, int]
-) -> None:
-    clean(SinkScope(kind, given=((1, 2), (3, 4, 5)), appended=(), batch_max=batch_max).explored(**faults))
 
 
 @pytest.mark.parametrize("kind", ["database", "documents"])

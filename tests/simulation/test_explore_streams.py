@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from outbox.streams import Inputs, Step
+from outbox.verify.explorer.search import Report
 from tests.simulation.explored import clean
 from tests.simulation.streamed import (
     Number,
@@ -80,9 +81,54 @@ BRIEF: dict[str, Callable[[], Scope]] = {
 """Scopes that are small enough for pairs of faults in every run."""
 
 
+EACH: dict[str, Callable[[], Scope]] = {
+    "two producers and two replicas": produced,
+    "replicas that begin together": PAIRED["beginning together"],
+    "warm replicas": PAIRED["warm"],
+    "three stores": two_stores,
+    "to a queue": to_a_queue,
+    "of several writers for several readers": sharded,
+    "entries in blobs": overflowing,
+    "two timers": two_timers,
+    "a first reader and a trim": first_reader,
+    "another reader and a trim": registering,
+    "a reader that leaves and a trim": leaving,
+}
+ONCE: dict[str, Callable[[], Scope]] = {
+    "two processors and a trim": PAIRED["trimmed"],
+    "a replica that rests": resting,
+    "messages with copies": lambda: ingested(copies=2),
+    "begun anew at one output": BRIEF["one output"],
+    "begun anew and trimmed": BRIEF["trimmed"],
+    "begun anew in one cell": BRIEF["in one cell"],
+    "each cell counts as a reader begins": lambda: small("registering"),
+    "each cell counts as a reader leaves": lambda: small("leaving"),
+    "each cell counts in reports": lambda: small("resting", report_every=1),
+}
+"""With one crash, not with two."""
+
+
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-def test_two_producers_and_two_replicas_write_everything_once(faults: dict[str, Any]) -> None:
-    clean(produced().explored(**faults))
+@pytest.mark.parametrize("name", [*EACH, *ONCE])
+def test_one_kind_of_fault_breaks_no_promise(name: str, faults: dict[str, Any]) -> None:
+    if name in ONCE:
+        faults = dict.fromkeys(faults, 1)
+    clean((EACH | ONCE)[name]().explored(**faults))
+
+
+ALONE: dict[str, Callable[[], Report]] = {
+    "replicas leave no blob of a cell that was trimmed": lambda: trimmed_blobs().explored(),
+    "a register that is read again and stale takes no entry with it": lambda: ingested(messages=3).explored(stale=1),
+    "two processes take each message in once": lambda: ingested(copies=2, processes=2).explored(),
+    "a lock that ends lets another take the message in": lambda: ingested(processes=2, expire=True).explored(expire=1),
+    "what a write lost to is told, and not read again": lambda: produced(tells_current=True).explored(stale=2),
+    "a batch of cells is one step or several": lambda: replicas_over([1, 2, 3], batch_max=2).explored(crash=1),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_scope_of_its_own_breaks_no_promise(name: str) -> None:
+    clean(ALONE[name]())
 
 
 @pytest.mark.parametrize("also", ["lost", "jump", "error"])
@@ -100,22 +146,6 @@ def test_two_faults_of_different_kinds_break_no_promise(name: str, pair: tuple[s
     clean(PAIRED[name]().explored(cpu_s=300, **faults))
 
 
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-def test_replicas_that_begin_together_create_one_register(faults: dict[str, Any]) -> None:
-    clean(replicas_over([1], began=False).explored(**faults))
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-def test_warm_replicas_step_over_what_the_other_did(faults: dict[str, Any]) -> None:
-    clean(replicas_over([1, 2], warm=True, batch_max=1).explored(**faults))
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-def test_two_processors_of_one_log_and_its_trimmer_write_nothing_below_the_floor(faults: dict[str, Any]) -> None:
-    faults = {kind: min(count, 1) for kind, count in faults.items()}
-    clean(trimmed(replicas=1).explored(**faults))
-
-
 @pytest.mark.parametrize("faults", [{"jump": 1}, {"jump": 2}], ids=["a pause", "two pauses"])
 def test_producers_that_are_paused_within_an_append_lose_nothing(faults: dict[str, Any]) -> None:
     clean(paused().explored(**faults))
@@ -125,18 +155,6 @@ def test_producers_that_are_paused_within_an_append_lose_nothing(faults: dict[st
 def test_replicas_that_are_paused_within_an_append_write_everything_once(beside: str) -> None:
     faults: dict[str, Any] = {"jump": 2} if beside == "jump" else {"jump": 1, beside: 1}
     clean(paused_replicas().explored(**faults))
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-@pytest.mark.parametrize(
-    ("of", "options"),
-    [("registering", {}), ("leaving", {}), ("resting", {"report_every": 1})],
-    ids=["begins", "leaves", "reports after each step"],
-)
-def test_with_all_thresholds_at_one_cell_trims_take_what_was_read(
-    of: str, options: dict[str, Any], faults: dict[str, Any]
-) -> None:
-    clean(small(of, **options).explored(**{kind: min(count, 1) for kind, count in faults.items()}))
 
 
 @pytest.mark.parametrize("of", ["produced", "repeated"])
@@ -151,77 +169,15 @@ def test_producers_that_are_paused_beside_another_fault_lose_nothing(beside: str
     clean(paused().explored(cpu_s=300, **faults))
 
 
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-@pytest.mark.parametrize("scope", [first_reader, registering, leaving], ids=["first", "another", "leaves"])
-def test_a_trim_beside_a_reader_that_begins_or_leaves_takes_what_one_had_read(
-    scope: Callable[[], Scope], faults: dict[str, Any]
-) -> None:
-    clean(scope().explored(**faults))
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-def test_a_replica_that_rests_while_another_goes_on_and_trims_goes_on_from_there(faults: dict[str, Any]) -> None:
-    clean(resting().explored(**{kind: min(count, 1) for kind, count in faults.items()}))
-
-
 @pytest.mark.parametrize("faults", [{}, {"lost": 1}, {"stale": 1}], ids=["calm", "lost", "stale"])
 def test_idle_registers_follow_the_end_of_an_output_that_others_write(faults: dict[str, Any]) -> None:
     clean(alike(replicas=1, upkeep=True, warm=True).explored(**faults))
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-@pytest.mark.parametrize("name", ["one output", "trimmed", "in one cell"])
-def test_a_process_that_begins_finds_the_cells_that_were_read_and_written_last(
-    name: str, faults: dict[str, Any]
-) -> None:
-    clean(BRIEF[name]().explored(**{kind: min(count, 1) for kind, count in faults.items()}))
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-def test_input_register_and_output_may_lie_in_three_stores(faults: dict[str, Any]) -> None:
-    clean(two_stores().explored(**faults))
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-def test_what_is_emitted_to_a_queue_was_committed_and_is_sent_before_the_next_step(faults: dict[str, Any]) -> None:
-    clean(to_a_queue().explored(**faults))
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-def test_a_log_of_several_writers_is_read_and_one_of_several_readers_written_once(faults: dict[str, Any]) -> None:
-    clean(sharded().explored(**faults))
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-def test_entries_that_no_document_holds_lie_in_blobs_before_their_cell_is_there(faults: dict[str, Any]) -> None:
-    clean(overflowing().explored(**faults))
 
 
 @pytest.mark.parametrize("kind", ["calm", "lost", "stale", "error", "jump"])
 def test_a_large_entry_that_is_appended_twice_has_a_blob_for_each_cell_and_leaves_none(kind: str) -> None:
     faults: dict[str, Any] = {} if kind == "calm" else {kind: 1}
     clean(repeated(tries=3).explored(**faults))
-
-
-def test_replicas_leave_no_blob_of_a_cell_that_was_trimmed() -> None:
-    clean(trimmed_blobs().explored())
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-def test_each_message_of_a_queue_is_one_entry(faults: dict[str, Any]) -> None:
-    clean(ingested(copies=2).explored(**{kind: min(count, 1) for kind, count in faults.items()}))
-
-
-def test_a_register_that_is_read_again_and_stale_takes_no_entry_with_it() -> None:
-    clean(ingested(messages=3).explored(stale=1))
-
-
-def test_two_processes_take_each_message_in_once() -> None:
-    clean(ingested(copies=2, processes=2).explored())
-
-
-def test_a_lock_that_runs_out_lets_another_take_the_message_in() -> None:
-    clean(ingested(processes=2, expire=True).explored(expire=1))
 
 
 @pytest.mark.parametrize("faults", [{}, {"crash": 1}, {"lost": 1}], ids=["calm", "crash", "lost"])
@@ -237,14 +193,6 @@ def test_a_withdrawal_over_the_balance_is_refused_and_moves_nothing() -> None:
         return law(world) and len(world.entries("west")) <= 1
 
     clean(scope.explored(invariant=refused_alone, crash=1))
-
-
-def test_a_store_that_tells_what_a_write_lost_to_needs_no_second_read() -> None:
-    clean(produced(tells_current=True).explored(stale=2))
-
-
-def test_a_batch_of_cells_is_one_step_or_several_and_the_same_for_all() -> None:
-    clean(replicas_over([1, 2, 3], batch_max=2).explored(crash=1))
 
 
 def test_an_invariant_is_judged_in_every_world() -> None:
@@ -294,11 +242,6 @@ def test_what_fails_is_refused_once_and_everything_else_handled_once(
     scope: Callable[[], Scope], faults: dict[str, Any]
 ) -> None:
     clean(scope().explored(live=True, **faults))
-
-
-@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-def test_the_earliest_time_that_was_asked_for_is_the_next_whatever_is_handled_before(faults: dict[str, Any]) -> None:
-    clean(two_timers().explored(**faults))
 
 
 def test_an_entry_that_is_refused_goes_to_its_log_once() -> None:

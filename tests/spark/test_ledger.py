@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusMessage
 
 from outbox.errors import Refused
 from spark_jobs.common.folder import Folder
@@ -62,11 +62,7 @@ def test_spark_reads_a_ledger_of_a_container_through_its_place(
     monkeypatch.setenv("OUTBOX_LAKE", lake.environ["OUTBOX_LAKE"])
     ledger = f"abfss://{BOX}@devstoreaccount1.dfs.core.windows.net/{uuid4().hex}/ledger"
     for body in (b"1", b"2"):
-        with (
-            ServiceBusClient.from_connection_string(broker.connection) as client,
-            client.get_queue_sender("poison", keep_alive=0) as sender,
-        ):
-            sender.send_messages([ServiceBusMessage(body, message_id=id) for id in ("a", f"b{body!r}")])
+        broker.send("poison", *(ServiceBusMessage(body, message_id=id) for id in ("a", f"b{body!r}")))
         report = consume(spark, queue="poison", output=ledger, connection=broker.connection, idle_s=1)
         assert (report.received, report.added) == (2, 2 if body == b"1" else 1)
     assert (report.conflicts, report.rows, report.version) == (1, 3, 2)

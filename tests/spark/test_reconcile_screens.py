@@ -20,6 +20,7 @@ from spark_jobs.ledger import LEDGER
 from spark_jobs.reading.files import Files
 from spark_jobs.reconcile import main, reconcile
 from tests.spark.lakes import PLACES
+from tests.spark.ledgers import Died, dies_at
 from tools.soak.reconcile_books import make
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -110,20 +111,12 @@ def test_what_is_planted_in_thousands_is_found_and_nothing_else(
 
 @pytest.mark.parametrize("address", PLACES, indirect=True)
 def test_a_job_that_was_killed_goes_on_behind_the_last_step(spark: Any, address: str) -> None:
-    class Killed(Exception):
-        pass
-
     chance, place = random.Random(3), place_of(address, os.environ)
     given, ledger = spark.createDataFrame([("t1",), ("t2",)], "id string"), drawn_ledger(spark, chance)
     whole = reconcile(given, ledger, expectations=RULES["bank"])
     for point in ("inputs written", "inputs", "few", "findings written"):
-
-        def crash(here: str, point: str = point) -> None:
-            if here == point:
-                raise Killed
-
-        with pytest.raises(Killed):
-            reconcile(given, ledger, expectations=RULES["bank"], steps=Steps(spark, place, crash_point=crash))
+        with pytest.raises(Died):
+            reconcile(given, ledger, expectations=RULES["bank"], steps=Steps(spark, place, crash_point=dies_at(point)))
     said: list[str] = []
     again = reconcile(given, ledger, expectations=RULES["bank"], steps=Steps(spark, place, said.append))
     assert said == ["reconcile: findings"]

@@ -9,12 +9,10 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Client, Context, Engine, Reject, Retries, azure
 from outbox.azure.functions.processor import Processor
@@ -26,6 +24,7 @@ from outbox.ops.admins.azure import Addresses, connect_azure_admin
 from outbox.ops.cli.parser import make_parser
 from outbox.ops.values.dead_letters import ListDeadLetters
 from outbox.worker import Worker
+from tests.functions.triggered import triggered
 from tests.wire.typed import typed, typed_beside
 
 TIMEOUT_S = 60
@@ -80,19 +79,8 @@ class Site:
         """Have a Functions trigger refuse an order: it lies in the store then."""
         processor = Processor(self.app, self.backend, FunctionsSettings(lambda: self.backend))
         await processor.open()
-        await processor.message(
-            "orders",
-            ServiceBusMessage(
-                body=json.dumps({"id": id, "items": 0}).encode(),
-                trigger_metadata=None,
-                application_properties={"outbox-id": id, "outbox-type": "Order"},
-                user_properties={},
-                message_id=id,
-                sequence_number=1,
-                delivery_count=1,
-                enqueued_time_utc=datetime.now(UTC),
-            ),
-        )
+        body = json.dumps({"id": id, "items": 0}).encode()
+        await processor.message("orders", triggered(id, body, "Order"))
         await processor.finish()
 
     async def outbox(self, *arguments: str, code: int = 0, **environment: str) -> tuple[str, str]:

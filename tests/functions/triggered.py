@@ -1,0 +1,21 @@
+"""Messages as a trigger hands them over."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from azure.functions.servicebus import ServiceBusMessage
+
+
+def triggered(id: str, body: bytes, type: str = "", *, count: int = 1) -> ServiceBusMessage:
+    """A message of a type, or of none, in its so many-th delivery."""
+    return ServiceBusMessage(
+        body=body,
+        trigger_metadata=None,
+        application_properties={"outbox-id": id} | ({"outbox-type": type} if type else {}),
+        user_properties={},
+        message_id=id,
+        sequence_number=1,
+        delivery_count=count,
+        enqueued_time_utc=datetime.now(UTC),
+    )
