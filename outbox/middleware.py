@@ -27,7 +27,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from contextvars import Context as Variables
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import wraps
 from types import CoroutineType, GeneratorType
 from typing import Any, cast
 
@@ -74,7 +73,6 @@ def as_manager(middleware: Middleware) -> Manager:
     if inspect.isgeneratorfunction(middleware):
         return contextmanager(middleware)
 
-    @wraps(middleware)  # with its attribute `applies`
     def manager(call: Call) -> AbstractContextManager[Any]:
         made = middleware(call)
         if isinstance(made, GeneratorType):  # a decorator stands round a generator function
@@ -85,6 +83,7 @@ def as_manager(middleware: Middleware) -> Manager:
             )
         return made
 
+    manager.__dict__["applies"] = getattr(middleware, "applies", None)  # it may be a method
     return manager
 
 

@@ -8,15 +8,16 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Literal
 
 import pytest
 
 from outbox import App, Context, Engine, Reject, Retries, Retry, Worker
 from outbox.errors import NotRegistrable
+from outbox.guards import BrokenOff
 from outbox.http_entry import HttpEntry
-from outbox.middleware import Call
+from outbox.middleware import Call, as_manager, surrounded
 from outbox.runtime.commit import stepping
 from outbox.runtime.commit.loop_watch import waiting_handlers
 from outbox.testing import Harness
@@ -145,6 +146,41 @@ async def test_a_middleware_may_ask_for_another_delivery() -> None:
         assert (await at.state(Total, "a")) in (None, Total())
         await at.advance(seconds=4)
         assert (await at.state(Total, "a")) == Total(2) and count == 2
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_middleware_is_left_out_where_it_does_not_apply(others: int) -> None:
+    seen = Seen()
+
+    class Some:
+        def applies(self, context: Context) -> bool:
+            return context.message_id != "s2"
+
+        def __call__(self, call: Call) -> AbstractContextManager[None]:
+            seen.lines.append(f"some {call.context.message_id}")
+            return nullcontext()
+
+    async with Harness(app_with(seen, middleware=[Some(), *[seen.middleware("other")] * others])) as at:
+        for number in range(1, 4):
+            await at.send("steps", Step("a", 2), id=f"s{number}")
+            await at.wait_idle()
+        assert (await at.state(Total, "a")) == Total(6)
+    assert [line for line in seen.lines if line.startswith("some")] == ["some s1", "some s3"]
+    assert [line for line in seen.lines if line == "other after"] == ["other after"] * 3 * others
+
+
+def test_a_plain_handler_that_the_runtime_ends_leaves_its_middleware() -> None:
+    seen, app = Seen(), App("m")
+
+    @app.handler("steps")
+    def ended(step: Step) -> None:
+        raise BrokenOff
+
+    handler = surrounded(app.handlers[0], [as_manager(seen.middleware("m"))])
+    context: Any = SimpleNamespace(message_id="s1")
+    with pytest.raises(BrokenOff):
+        handler.binding.call(Step("a"), None, context)
+    assert seen.lines[-1] == "m failed BrokenOff"
 
 
 def tenant(call: Call) -> Iterator[None]:
