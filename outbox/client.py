@@ -68,7 +68,7 @@ class Client:
         queues = {spec.name: spec.ordering for spec in self.app.queues.values()}
         topics = {name: list(subs) for name, subs in self.app.topics.items()}
         stop_keys = {handler.source for handler in self.app.handlers if handler.on_dead_letter == "stop_key"}
-        await self._operations.declare(queues, topics, stop_keys=stop_keys & queues.keys())
+        await self._operations.declare(queues, topics, stop_keys=stop_keys)
 
     async def send(
         self,

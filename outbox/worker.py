@@ -422,5 +422,3 @@ class Worker(Client):
                 self._failed.set_exception(error)
                 self._failed.exception()  # marks it as retrieved
         self._draining.set()
-        for claim_group in self._claim_groups:
-            claim_group.has_capacity.set()

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import pytest
 
 from outbox import App, Engine, Worker
 from outbox.engine.entities import QueueSettings
+from outbox.message import Message
 from outbox.ports import Delivery, Ports
 
 
@@ -62,6 +64,54 @@ async def test_a_handler_slower_than_its_lock_is_started_once(engine: Engine, lo
         assert worker.handled_count == 1
     assert started == [takes_s]
     assert 2 <= len(backend.renewed) <= takes_s / lock_s * 3 + 1
+
+
+async def test_a_worker_looks_at_locks_as_often_as_the_newest_of_a_queue_needs() -> None:
+    async with Engine.in_memory() as engine, Worker(application([]), engine) as worker:
+        [group], now_ms = worker._claim_groups, engine.now_ms()
+        for number, lock_ms in enumerate((100, 60_000)):
+            held = Delivery("slow", number, Message(body=b""), 0, now_ms, now_ms + lock_ms)
+            worker._note(group, [held])
+            assert worker._shortest_ms <= 100  # looks at once
+            worker._settled([held])
+        await asyncio.sleep(0.01)
+        assert worker._shortest_ms > 50_000
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+async def test_what_is_settled_while_its_lock_is_renewed_is_held_no_more(
+    is_settled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Engine.in_memory() as engine, Worker(application([]), engine) as worker:
+        [group], now_ms = worker._claim_groups, engine.now_ms()
+        held = Delivery("slow", 1, Message(body=b""), 0, now_ms, now_ms + 60_000)
+        worker._note(group, [held])
+        group.in_flight[1] = msgspec.structs.replace(held, locked_until_ms=now_ms)
+
+        async def renew(deliveries: Sequence[Delivery]) -> int:
+            if is_settled:
+                worker._settled(deliveries)
+            return len(deliveries)
+
+        monkeypatch.setattr(worker._intake, "renew", renew)
+        await worker._renew_due(group)
+        assert [found.locked_until_ms >= now_ms + 60_000 for found in group.in_flight.values()] == [True] * (
+            not is_settled
+        )
+        group.in_flight.clear()
+
+
+@pytest.mark.parametrize(("left_ms", "is_renewed"), [(39_000, True), (41_000, False)])
+async def test_a_lock_is_renewed_when_less_than_two_thirds_are_left(left_ms: int, is_renewed: bool) -> None:
+    async with Engine.in_memory() as engine:
+        backend = Counted(engine)
+        async with Worker(application([]), backend) as worker:
+            [group], now_ms = worker._claim_groups, engine.now_ms()
+            worker._note(group, [Delivery("slow", 1, Message(body=b""), 0, now_ms, now_ms + 60_000)])
+            group.in_flight[1] = msgspec.structs.replace(group.in_flight[1], locked_until_ms=now_ms + left_ms)
+            await worker._renew_due(group)
+            group.in_flight.clear()
+    assert backend.renewed == [["slow"]] * is_renewed
 
 
 async def test_a_long_lock_is_not_renewed_because_a_short_one_is(engine: Engine) -> None:
