@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import SimpleNamespace
@@ -9,10 +11,10 @@ from typing import Any, Literal
 
 import pytest
 
-from outbox import App, Context, Engine, Retries, Retry, Worker
+from outbox import App, Context, Engine, Reject, Retries, Retry, Worker
 from outbox.engine.engine import Engine as EmbeddedEngine
-from outbox.errors import NotRegistrable
-from outbox.guards import KEY_COUNT_MAX, RAMP_S, Breaker, Rate
+from outbox.errors import NotRegistrable, PoisonMessage
+from outbox.guards import KEY_COUNT_MAX, RAMP_S, Breaker, BrokenOff, Rate
 from outbox.http_entry import HttpEntry
 from outbox.metrics import prometheus
 from outbox.ops.admins.engine import EngineAdmin
@@ -132,8 +134,80 @@ async def test_while_it_is_down_one_attempt_is_made_each_time_and_less_and_less_
         assert calls[0] <= 5 and made[0] <= 3 and made[-1] <= 1 and sum(made) >= 3, calls
 
 
-def attempt_at(now_ms: int, inbox: bytes = b"i" * 32) -> Any:
-    return SimpleNamespace(now_ms=now_ms, work=SimpleNamespace(inbox=inbox, key="k"))
+def attempt_at(now_ms: int, inbox: bytes = b"i" * 32, *, key: str = "k", handler: str = "step") -> Any:
+    work = SimpleNamespace(inbox=inbox, key=key, handler=SimpleNamespace(name=handler))
+    return SimpleNamespace(now_ms=now_ms, work=work)
+
+
+def attempted(guard: Any, now_ms: int, error: BaseException | None = None, *, earlier: int = 0) -> bool:
+    """Make an attempt that ends so; whether the breaker let it through."""
+    was_made = False
+    with suppress(BaseException), guard.around(attempt_at(now_ms), earlier=earlier):
+        was_made = True
+        if error is not None:
+            raise error
+    return was_made
+
+
+DOWN = ConnectionError("refused")
+
+
+def test_a_breaker_that_was_closed_again_begins_anew() -> None:
+    guard: Any = Breaker("there", least=2, open_s=10).started()
+    for began_ms in (0, 40_000):
+        assert attempted(guard, began_ms, DOWN) and guard.state == "closed"
+        assert attempted(guard, began_ms, DOWN) and guard.view(began_ms).rest_s == pytest.approx(10, abs=0.1)
+        assert not attempted(guard, began_ms + 9_900) and attempted(guard, began_ms + 10_100)
+        assert guard.state == "ramping" and guard.view(began_ms + 10_200 + RAMP_S * 1_000).state == "closed"
+
+
+def test_a_failure_counts_for_a_minute() -> None:
+    for later_ms, state in ((59_999, "open"), (60_000, "closed")):
+        guard: Any = Breaker("there", share=1, least=2).started()
+        assert attempted(guard, 999, DOWN) and attempted(guard, later_ms, DOWN)
+        assert guard.state == state
+
+
+def test_each_call_of_an_attempt_counts_and_an_open_breaker_stops_the_next() -> None:
+    guard: Any = Breaker("there", least=2, open_s=10).started()
+    assert attempted(guard, 0) and attempted(guard, 0, DOWN, earlier=1) and guard.state == "open"
+    for late_ms in (5_000, 20_000):  # what came back may have tried by then; this one does not
+        assert not attempted(guard, late_ms, earlier=1) and guard.state == "open"
+
+
+def test_after_an_attempt_that_was_broken_off_the_next_one_tries() -> None:
+    guard: Any = Breaker("there", least=1, open_s=10).started()
+    assert attempted(guard, 0, DOWN) and attempted(guard, 11_000, BrokenOff()) and guard.state == "half-open"
+    assert attempted(guard, 11_000) and guard.state == "ramping"
+
+
+def test_one_that_is_broken_off_behind_a_closing_is_not_counted_out_of_others() -> None:
+    guard: Any = Breaker("there", least=1, open_s=1).started()
+    assert attempted(guard, 0, DOWN) and attempted(guard, 2_000)
+    with suppress(BrokenOff), guard.around(attempt_at(3_000)):
+        assert guard.view(13_000).state == "closed"
+        raise BrokenOff
+    assert attempted(guard, 13_000, DOWN) and guard.state == "open"
+
+
+def test_after_a_lost_try_one_more_is_let_through_and_no_other() -> None:
+    guard: Any = Breaker("there", least=1, open_s=10).started()
+    assert attempted(guard, 0, DOWN)
+    with guard.around(attempt_at(11_000)), guard.around(attempt_at(11_000 + 120_000)):
+        assert not attempted(guard, 11_000 + 120_001)
+
+
+@pytest.mark.parametrize("answer", [Reject("no"), Retry("later"), PoisonMessage("failed", "no")], ids=repr)
+def test_an_answer_of_the_handler_shows_that_the_other_side_is_back(answer: Exception) -> None:
+    guard: Any = Breaker("there", least=1, open_s=10).started()
+    assert attempted(guard, 0, DOWN) and attempted(guard, 11_000, answer)
+    assert guard.state == "ramping"
+
+
+def test_an_attempt_that_is_cancelled_has_failed_whatever_errors_count() -> None:
+    guard: Any = Breaker("there", least=1, errors=ConnectionError).started()
+    assert attempted(guard, 0, ValueError()) and guard.state == "closed"
+    assert attempted(guard, 0, CancelledError()) and guard.state == "open"
 
 
 def test_one_attempt_at_a_time_tries_what_was_down_and_one_that_never_ends_is_given_up() -> None:
@@ -332,6 +406,51 @@ def test_what_comes_late_to_its_place_needs_another_and_what_never_comes_is_forg
     assert [rescheduled_s(guard, 3_600_000, inbox) for inbox in inboxes[2:6]] == [0.0, 1.0, 2.0, 3.0]
     assert guard.view(3_600_000).why == "3 messages wait for their place"
     assert guard.view(3_700_000).state == "closed"
+
+
+def test_a_place_is_kept_for_five_seconds() -> None:
+    for late_ms, rest_s in ((5_000, 0.0), (5_001, 1.0)):
+        guard: Any = Rate(1).started()
+        assert [rescheduled_s(guard, 0, inbox) for inbox in (b"a", b"b")] == [0.0, 1.0]
+        assert guard.view(6_000).why == "1 messages wait for their place"
+        assert rescheduled_s(guard, 1_000 + late_ms, b"c") == 0.0  # takes the next one
+        assert rescheduled_s(guard, 1_000 + late_ms, b"b") == rest_s
+
+
+@pytest.mark.parametrize("earlier", [0, 1], ids=["an attempt", "a later call"])
+def test_of_many_keys_the_one_idle_longest_is_forgotten(earlier: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.guards.KEY_COUNT_MAX", 2)
+    guard: Any = Rate(1, burst=9, by_key=True).started()
+    for key, before in (("a", 0), ("b", 0), ("a", earlier), ("c", 0)):
+        with guard.around(attempt_at(60_000, key=key), earlier=before):
+            pass
+    assert list(guard._free_ms) == ["a", "c"]
+
+
+def test_a_rate_says_how_long_its_longest_key_is_taken() -> None:
+    guard: Any = Rate(0.1, by_key=True).started()
+    for at_ms, key in ((0, "a"), (5_000, "b"), (10_000, "a")):
+        with guard.around(attempt_at(at_ms, key=key)):
+            pass
+    assert guard.view(10_000).rest_s == 10.0
+
+
+def test_a_rate_takes_as_many_places_as_the_handler_itself_makes_calls() -> None:
+    guard: Any = Rate(1).started()
+    with guard.around(attempt_at(0, handler="twice")), guard.around(attempt_at(0, handler="twice"), earlier=1):
+        pass
+    with guard.around(attempt_at(2_000, handler="once")):
+        pass
+    assert guard.view(2_000).rest_s == 1.0
+
+
+def test_what_is_broken_off_keeps_no_place_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.guards.PLACE_COUNT_MAX", 1)
+    guard: Any = Rate(1_000, burst=9).started()
+    for inbox in (b"a", b"b"):
+        with suppress(BrokenOff), guard.around(attempt_at(60_000, inbox)):
+            raise BrokenOff
+    assert list(guard._places) == [b"a"]
 
 
 def test_no_message_is_rescheduled_for_longer_than_ten_minutes_at_a_time() -> None:
