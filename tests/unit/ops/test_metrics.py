@@ -23,12 +23,21 @@ from outbox.ops.host import host
 from outbox.ops.messages.status import status_text as status_text
 from outbox.ops.shared.meter import RATE_EVERY_S, RATE_S, Meter, Metered
 from outbox.ops.values.status import Handled, Handling, QueueStatus, ReadMetrics, ReadStatus, Status
-from outbox.runtime.counts import Counts, Depth, PipelineFigures, SourceCounts
+from outbox.runtime.counts import AGE_BUCKET_COUNT, AGE_MS_MAX, Counts, Depth, PipelineFigures, SourceCounts
 from outbox.streams import OrderedLog
 from tests.unit.messages import Step
 from tests.unit.streams.pipeline.counting import Counting
 
 SAMPLE = re.compile(r'^(\w+)(\{(?:\w+="(?:[^"\\\n]|\\.)*",?)*\}) (\S+)$')
+
+
+def test_an_age_beyond_all_bounds_is_in_the_last_bucket_alone() -> None:
+    counts = Counts(has_ages=True)
+    source = counts.sources["steps"] = SourceCounts()
+    for age_ms in (AGE_MS_MAX - 1, AGE_MS_MAX, 9 * AGE_MS_MAX):
+        source.age(age_ms)
+    found = samples(prometheus("m", counts))["outbox_critical_time_seconds_bucket"]
+    assert list(found.values()) == [0] * (AGE_BUCKET_COUNT - 1) + [3] and 'le="+Inf"' in list(found)[-1]
 
 
 def app_of_steps() -> App:

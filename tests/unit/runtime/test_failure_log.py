@@ -347,8 +347,10 @@ async def test_the_throttle_forgets_the_oldest_subject() -> None:
     assert len(throttle._due) == SUBJECT_COUNT_MAX
     newest = f"a.py:{2 * SUBJECT_COUNT_MAX - 1}"
     assert throttle.due(newest) == (False, 1)
-    now_ms[0] += 60_000
-    assert throttle.due(newest) == (True, 1)
+    for _ in range(2):  # what was left out is told once
+        now_ms[0] += 60_000
+        assert throttle.due(newest) == (True, 1)
+        assert throttle.due(newest) == (False, 1)
 
 
 async def test_a_subject_that_is_logged_again_is_not_the_oldest() -> None:

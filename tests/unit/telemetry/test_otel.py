@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -24,14 +26,33 @@ from outbox.azure.functions.settings import FunctionsSettings
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown
 from outbox.http_entry import HttpEntry
-from outbox.otel import Open, Telemetry, current_traceparent
-from outbox.ports import Backend, Output, StorePorts
+from outbox.message import Message
+from outbox.metrics import CRITICAL_TIME
+from outbox.otel import Open, Telemetry, TracedBus, TracedJournal, current_traceparent
+from outbox.ports import (
+    Backend,
+    Commit,
+    Conflict,
+    Create,
+    Delivery,
+    DocumentKey,
+    Lost,
+    Output,
+    Refusal,
+    Settle,
+    StorePorts,
+    Tag,
+    Won,
+)
+from outbox.runtime.counts import SourceCounts
 from tests.unit.messages import deliver
 
 Scope = Literal["engine", "partition", "item"]
 every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
 SENT_IN = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
 UNSAMPLED = SENT_IN[:-1] + "0"
+RANDOM = SENT_IN[:-1] + "3"
+"""Sampled, and with the flag of a random trace id."""
 
 
 @dataclass
@@ -119,6 +140,8 @@ async def handled(
             for id, sent_in in messages:
                 await worker.send("orders", Order(id), id=id, traceparent=sent_in)
             await worker.wait_idle()
+    spans = telemetry._spans
+    assert not spans._by_inbox and not spans._by_delivery and not spans._received_ns
 
 
 def id_of(span: ReadableSpan) -> int:
@@ -138,7 +161,7 @@ def traces(site: Site) -> set[int]:
 
 
 @every_scope
-@pytest.mark.parametrize("sent_in", [SENT_IN, ""])
+@pytest.mark.parametrize("sent_in", [SENT_IN, RANDOM, ""])
 async def test_all_hops_are_one_trace_each_below_the_one_before(site: Site, scope: Scope, sent_in: str) -> None:
     seen: list[str] = []
     await handled(site, shop(seen), scope, [("o1", sent_in)])
@@ -172,6 +195,7 @@ async def test_every_attempt_is_a_span_of_its_own_in_the_same_trace(site: Site, 
     how = "rescheduled" if scope == "engine" else "complete"  # there a delayed copy takes its place
     assert states == [(False, how), (False, how), (True, "complete")]
     assert (attempts[0].attributes or {})["error.type"] == "ValueError"
+    assert scope != "engine" or "out of stock" in str((attempts[0].attributes or {})["outbox.reason"])
     assert "out of stock" in (attempts[0].status.description or "")
 
 
@@ -249,6 +273,7 @@ async def test_what_another_process_sends_is_below_the_attempt_that_committed_it
     [order], [reserve] = site.named("process orders"), site.named("process reservations")
     assert parent_of(reserve) == id_of(order) and len(traces(site)) == 1
     assert telemetry.counts.failed_sends == 7
+    assert [(span.attributes or {}).get("error.type") for span in site.named("send ")].count("OutcomeUnknown") == 7
 
 
 @every_scope
@@ -265,7 +290,22 @@ async def test_a_request_is_the_first_hop(engine: Engine, site: Site, scope: Sco
     assert parent_of(post) == 0xCDCDCDCDCDCDCDCD and parent_of(order) == id_of(post) and len(traces(site)) == 1
 
 
-async def test_a_functions_host_traces_what_its_triggers_bring(engine: Engine, site: Site) -> None:
+async def test_a_request_that_only_reads_is_a_span_that_ends_with_its_answer(engine: Engine, site: Site) -> None:
+    app = App("shop")
+    telemetry = site.telemetry(app)
+
+    @app.http("GET", "/orders/{id}", key="id")
+    def show(order: Order, stock: Stock) -> Stock:
+        return stock
+
+    async with HttpEntry(app, telemetry.traced(engine)) as entry:
+        for number in (1, 2):
+            assert (await entry.handle("GET", "/orders/o1", {})).status == 200
+            assert len(site.named("process http")) == number
+
+
+@pytest.mark.parametrize("delivery_count", [1, 2])
+async def test_a_functions_host_traces_what_its_triggers_bring(engine: Engine, site: Site, delivery_count: int) -> None:
     app = shop([])
     telemetry = site.telemetry(app)
     backend = NarrowEngine(engine, "partition")
@@ -279,15 +319,114 @@ async def test_a_functions_host_traces_what_its_triggers_bring(engine: Engine, s
         user_properties={},
         message_id="o1",
         sequence_number=1,
-        delivery_count=1,
+        delivery_count=delivery_count,
         enqueued_time_utc=datetime.now(UTC),
     )
     await processor.message("orders", message)
     await processor.finish()
     [order] = site.named("process orders")
-    assert "outbox.settled" not in (order.attributes or {})
+    attributes = dict(order.attributes or {})
+    assert "outbox.settled" not in attributes
+    assert attributes.get("messaging.message.delivery_count", 1) == delivery_count
+    assert delivery_count > 1 or "messaging.message.delivery_count" not in attributes
     [send] = site.named("send ")
     assert parent_of(send) == id_of(order) and telemetry.counts.sources["orders"].applied == 1
+
+
+class Taking:
+    """A bus that takes any settlement."""
+
+    renew = None
+
+    async def settle(self, delivery: Any, settle: Settle) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("how", "settled"),
+    [
+        *(("complete", None), ("dead-letter", "dead-letter"), ("abandon", "rescheduled"), ("release", "released")),
+        ("defer", "defer"),
+    ],
+)
+async def test_a_span_says_how_its_delivery_was_settled(site: Site, how: Any, settled: str | None) -> None:
+    telemetry = site.telemetry(shop([]))
+    telemetry.traced_ports(NarrowEngine(Engine.in_memory(), "partition").ports())
+    bus: Any = TracedBus(Taking(), telemetry._spans)  # type: ignore[arg-type]  # it only settles
+    span = site.provider.get_tracer("test").start_span("it")
+    telemetry._spans.keep_open(Open(span, b"a", ("q", 1)))
+    await bus.settle(SimpleNamespace(queue="q", sequence=1), Settle(how, "why"))
+    [ended] = site.exporter.get_finished_spans()
+    attributes = ended.attributes or {}
+    assert (attributes.get("outbox.settled"), attributes["outbox.reason"]) == (settled, "why")
+
+
+class Losing:
+    """A journal, and a store, whose first write loses."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = [(None, Won()), (Conflict(states=frozenset("s")), Lost(0))]
+        self.load = self.durable = self.renew = self.capabilities = self.read = self.scan = self.unfinished = None
+
+    async def commit(self, commit: Commit) -> Any:
+        return self.answers.pop()[0]
+
+    async def write(self, operations: Any) -> Any:
+        return self.answers.pop()[1]
+
+
+@pytest.mark.parametrize("was_refused", [False, True])
+async def test_a_commit_that_lost_says_so_and_its_attempt_goes_on(site: Site, was_refused: bool) -> None:
+    spans, losing = site.telemetry(shop([]))._spans, Losing()
+    spans.are_traced = True
+    journal = TracedJournal(losing, spans)  # type: ignore[arg-type]  # it only commits
+    spans.keep_open(Open(site.provider.get_tracer("test").start_span("it"), b"a", ("q", 1)))
+    commit = Commit(0, 0, [Delivery("q", 1, Message(body=b""), 0, 0, 0)], {}, {}, [], {}, {}, {}, [], [])
+    if was_refused:
+        commit.refused[b"a"] = Refusal(b"", "failed", "")
+    else:
+        commit.handled = [b"a"]
+    for is_left_open in (True, False):
+        assert (await journal.commit(commit) is not None) == spans.is_busy == is_left_open
+    assert [dict(span.attributes or {}).get("outbox.committed") for span in site.named("commit")] == [False, None]
+
+
+async def test_a_write_that_lost_says_so_wherever_it_lies(site: Site) -> None:
+    telemetry, losing = site.telemetry(shop([])), Losing()
+    ports: Any = NarrowEngine(Engine.in_memory(), "partition").ports()
+    traced = telemetry.traced_ports(replace(ports, store=losing, infrastructure=losing))
+    telemetry._spans.keep_open(Open(site.provider.get_tracer("test").start_span("it"), b"a", ("q", 1)))
+    for store in (traced.store, traced.infrastructure):
+        assert store is not None
+        await store.write([Create(DocumentKey("p", "i"), b"", tag=Tag("stage", (b"a",)))])
+    assert [dict(span.attributes or {}).get("outbox.committed") for span in site.named("stage")] == [False, None]
+
+
+@every_scope
+async def test_what_a_stopping_worker_gives_back_was_released(site: Site, scope: Scope) -> None:
+    app, begun = App("shop"), asyncio.Event()
+    telemetry = site.telemetry(app)
+
+    @app.handler("orders")
+    async def order(order: Order) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with Engine.in_memory() as engine:
+        backend = telemetry.traced(backend_of(engine, scope))
+        async with Worker(app, backend, counts=telemetry.counts, drain_s=0) as worker:
+            await worker.send("orders", Order("o1"), id="o1")
+            await begun.wait()
+    [order_span] = site.named("process orders")
+    assert (order_span.attributes or {})["outbox.settled"] == "released"
+
+
+def test_receipts_that_no_handler_followed_are_forgotten(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.otel.OPEN_COUNT_MAX", 2)
+    spans = site.telemetry(shop([]))._spans
+    for number in range(5):
+        message = Message(body=b"", traceparent=SENT_IN)
+        spans.received([Delivery("orders", number, message, 0, 0, 0)])
+        assert len(spans._received_ns) <= 2 and ("orders", number) in spans._received_ns
 
 
 async def test_messages_that_commit_together_are_linked(site: Site) -> None:
@@ -344,6 +483,23 @@ async def test_metrics_are_what_was_counted(site: Site) -> None:
     assert found["outbox.attempts.failed"][("messaging.destination.name", "reservations"), ("outbox.app", "shop")] == 1
     assert found["outbox.sent"] == {(("outbox.app", "shop"),): 4}
     assert any(dict(labels)["quantile"] == "0.99" for labels in found["outbox.critical_time"])
+
+
+def test_the_age_of_messages_is_told_once_at_each_collection(site: Site) -> None:
+    counts = site.telemetry(shop([])).counts
+    source = counts.sources["orders"] = SourceCounts()
+
+    def told() -> list[float]:
+        found: Any = site.reader.get_metrics_data()
+        every = [metric for scope in found.resource_metrics[0].scope_metrics for metric in scope.metrics]
+        return [
+            one.value for metric in every if metric.name == CRITICAL_TIME for one in points(metric.data.data_points)
+        ]
+
+    for age_ms, bound_s in ((100, 0.128), (9_000, 16.384)):
+        source.age(age_ms)
+        assert told() == [bound_s] * 2
+    assert told() == []
 
 
 def test_a_share_is_between_none_and_all() -> None:
