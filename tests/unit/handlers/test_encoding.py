@@ -66,6 +66,10 @@ class AsConstants(pydantic.BaseModel):
         (Reading(by_name={"a": [math.inf]}), r"inf.*`\$.by_name.a\[0\]`"),
         (Packed(Reading(), (0.0, math.nan)), r"Packed holds nan.*`\$.rest\[1\]`"),
         (Packed(Reading(more={math.nan})), r"nan.*`\$.first.more\[0\]`"),
+        (Reading(degrees=math.nan, more=math.inf), r"nan.*`\$.degrees`"),  # the first of them
+        (Packed(Reading(), (math.nan, math.inf)), r"nan.*`\$.rest\[0\]`"),
+        (Model(deg=None, more={math.nan}), r"nan.*`\$.more\[0\]`"),
+        (Model(deg=None, more=frozenset([math.nan])), r"nan.*`\$.more\[0\]`"),
         (Model(deg=math.nan), r"Model holds nan.*`\$.deg`"),
         (Model(deg=None, more=[{"a": math.inf}]), r"inf.*`\$.more\[0\].a`"),
         (Outer(model=Model(deg=math.inf)), r"inf.*`\$.model.deg`"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from outbox import Retry
+from outbox.context import to_ms
 from outbox.runtime.start.notes import duration
 from outbox.testing import Harness
 from tests.unit.messages import Count, deliver, resubmit
@@ -114,6 +116,15 @@ async def test_an_output_is_as_old_as_its_due_time() -> None:
         await world.send("q", Task("a"), id="1")
         await world.advance(days=6)
         assert await world.state(Count, "b") == Count(1) and world.dead_letters("q") == []
+
+
+def test_a_time_without_a_zone_is_utc_wherever_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        found = to_ms(datetime(2026, 1, 1, 12))  # noqa: DTZ001 - without a zone on purpose
+    time.tzset()
+    assert found == to_ms(datetime(2026, 1, 1, 12, tzinfo=UTC)) == 1_767_268_800_000
 
 
 # What is rescheduled until it is too old

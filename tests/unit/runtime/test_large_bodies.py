@@ -31,6 +31,32 @@ async def test_a_large_body_comes_back_unseen_inbound_outbound_and_dead() -> Non
         assert "outbox-claim" in world.sent_records("next")[0].properties
 
 
+@pytest.mark.parametrize(("text", "is_claimed"), [("x" * 72, False), ("x" * 73, True)], ids=["100 bytes", "101 bytes"])
+@pytest.mark.parametrize("does", ["send", "cancel"])
+async def test_a_body_a_byte_over_the_limit_goes_to_the_blob_store(text: str, is_claimed: bool, does: str) -> None:
+    app = App("a", claim_check_bytes=100)
+    app.queue("out")
+    tickets: list[str] = []
+
+    @app.handler("q", key="key")
+    def act(job: Job, ctx: Context) -> None:
+        if job.key == "cancel":
+            ctx.cancel(tickets.pop())
+        elif does == "send":
+            ctx.send("out", Job("b", text))
+        else:
+            tickets.append(ctx.schedule("out", Job("b", text), after_s=60))
+
+    async with Harness(app) as world:
+        await ran(world, Job("a"))
+        if does == "cancel":
+            await world.send("q", Job("cancel"), id="2")
+            await world.wait_idle()
+        last = world.sent_records("out")[-1]
+    assert ("outbox-cancels" in last.properties) is (does == "cancel")
+    assert ("outbox-claim" in last.properties) is is_claimed and last.message == Job("b", text)
+
+
 async def test_the_same_large_message_again_has_no_further_effect() -> None:
     async with Harness(running(lambda job, ctx: ctx.send("out", Job("b")))) as world:
         for _ in range(2):

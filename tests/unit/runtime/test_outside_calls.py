@@ -53,6 +53,20 @@ async def test_a_call_is_given_the_idempotency_key_the_same_on_every_attempt() -
     assert keys[0] == key and keys[1] != key and keys[2:] == keys[:2]
 
 
+@pytest.mark.parametrize("limit_s", [None, 60.0])
+async def test_a_timeout_of_what_is_called_is_told_as_its_own(limit_s: float | None) -> None:
+    def slow() -> None:
+        raise TimeoutError("the bank did not answer")
+
+    async def act(job: Job, ctx: Context) -> None:
+        await ctx.call(slow, time_limit_s=limit_s)
+
+    async with Harness(running(act, retry=Retries(limit=1))) as world:
+        await ran(world)
+        (dead_letter,) = world.dead_letters("q")
+    assert dead_letter.description == "TimeoutError: the bank did not answer"
+
+
 async def test_an_applied_message_calls_nothing_again() -> None:
     calls: list[str] = []
 

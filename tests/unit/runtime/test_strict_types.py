@@ -39,6 +39,18 @@ class Line:
     next: Line | None = None
 
 
+class Dot(msgspec.Struct, array_like=True, tag="dot"):
+    line: Line
+
+
+class Box(msgspec.Struct, array_like=True, tag="box"):
+    size: int
+
+
+class Label(msgspec.Struct, frozen=True):
+    name: str
+
+
 @dataclass
 class Order:
     id: str
@@ -48,6 +60,11 @@ class Order:
     pair: tuple[Line, int] | None = None
     names: Pair | None = None
     at: Point | None = None
+    drawn: Dot | Box | None = None
+    either: list[Line] | Line | None = None
+    many: tuple[Line, ...] = ()
+    labels: set[Label] = field(default_factory=set)
+    marks: frozenset[Label] = frozenset()
     anything: Any = None
 
 
@@ -95,6 +112,13 @@ UNKNOWN = [
     (Order, b'{"id": "a", "paid": {"type": "card", "number": "1", "coins": 2}}', "$.paid.coins"),
     (Order, b'{"id": "a", "pair": [{"article": "x", "z": 1}, 2]}', "$.pair.0.z"),
     (Order, b'{"id": "a", "at": [1, 2, 3]}', "$.at.2"),
+    (Order, b'{"id": "a", "drawn": ["dot", {"article": "x", "z": 1}]}', "$.drawn.1.z"),
+    (Order, b'{"id": "a", "drawn": ["box", 1, 2]}', "$.drawn.2"),
+    (Order, b'{"id": "a", "either": {"article": "x", "z": 1}}', "$.either.z"),
+    (Order, b'{"id": "a", "either": [{"article": "x", "z": 1}]}', "$.either.0.z"),
+    (Order, b'{"id": "a", "many": [{"article": "x", "z": 1}]}', "$.many.0.z"),
+    (Order, b'{"id": "a", "labels": [{"name": "x", "z": 1}]}', "$.labels.0.z"),
+    (Order, b'{"id": "a", "marks": [{"name": "x", "z": 1}]}', "$.marks.0.z"),
     (Struct, b'{"id": "a", "line_item": null}', "$.line_item"),
     (Struct, b'{"id": "a", "lineItem": {"article": "x", "z": 1}}', "$.lineItem.z"),
     (Model, b'{"orderId": "a", "colour": "red"}', "colour"),
@@ -122,6 +146,8 @@ async def test_by_default_unknown_fields_are_dropped(kind: type[Any], body: byte
     [
         (Order, b'{"id": "a", "lines": [{"article": "x", "next": null}], "anything": {"z": [{"y": 1}]}}'),
         (Order, b'{"id": "a", "paid": {"type": "cash", "coins": 5}, "names": ["x", "y"], "at": [1, 2]}'),
+        (Order, b'{"id": "a", "drawn": ["dot", {"article": "x"}], "either": {"article": "x"}}'),
+        (Order, b'{"id": "a", "drawn": ["box", 1], "either": [{"article": "x"}], "labels": [{"name": "x"}]}'),
         (Order, b'{"id": "a", "paid": null, "pair": [{"article": "x"}, 2], "by_name": {"z": {"article": "x"}}}'),
         (Struct, b'{"id": "a", "lineItem": {"article": "x"}}'),
         (Model, b'{"orderId": "a", "inner": {"article": "x"}}'),

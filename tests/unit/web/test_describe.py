@@ -65,6 +65,37 @@ def shop() -> App:
     return app
 
 
+def test_a_channel_has_the_messages_of_all_its_handlers() -> None:
+    app = shop()
+
+    @app.handler("orders", name="stock")
+    def stock(item: Item) -> None: ...
+
+    assert asyncapi(app)["channels"]["orders"]["messages"].keys() == {"Order", "Refund", "Item"}
+
+
+def test_each_entry_says_what_it_may_answer() -> None:
+    app = shop()
+
+    @app.http("POST", "/orders", key="id")
+    def post(order: Order, shelf: Shelf) -> Refund:
+        return Refund(order.id, 0)
+
+    @app.http("GET", "/orders/{id}", key="id")
+    def show(order: Order, shelf: Shelf) -> Order:
+        return order
+
+    paths = openapi(app)["paths"]
+    found = {(way, path): set(each["responses"]) for path, ways in paths.items() for way, each in ways.items()}
+    refusals = {"400", "409", "422", "503"}
+    assert found == {
+        ("put", "/baskets/{id}"): {"200", "204"} | refusals,
+        ("delete", "/baskets/{id}"): {"200", "204"} | refusals,
+        ("post", "/orders"): {"200"} | refusals,
+        ("get", "/orders/{id}"): {"200", "400", "404", "503"},
+    }
+
+
 def resolved(document: dict[str, Any], ref: str) -> Any:
     found: Any = document
     for part in ref.removeprefix("#/").split("/"):
