@@ -84,6 +84,30 @@ def test_queues_and_containers_are_made_only_where_a_setting_says_so(
     assert connect(settings if text is None else settings | {"OUTBOX_CREATE": text}) is is_made  # type: ignore[comparison-overlap]  # a double
 
 
+def test_each_setting_is_handed_on_and_what_may_be_left_out_has_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(azure, "connect", dict)
+    monkeypatch.setitem(connect.__globals__, "PLACE", place := object())
+    least: Any = connect({"OUTBOX_SERVICEBUS": "bus", "OUTBOX_COSMOS__accountEndpoint": "cosmos"})
+    assert least == {
+        **{"servicebus": "bus", "cosmos": "cosmos", "blobs": None, "database": "bank", "states": None, "place": None},
+        **{"dispatch_ledger": False, "create": False},
+    }
+    named = {
+        **{"OUTBOX_SERVICEBUS": "", "OUTBOX_SERVICEBUS__fullyQualifiedNamespace": "bus"},
+        **{"OUTBOX_COSMOS": "first", "OUTBOX_COSMOS__accountEndpoint": "second"},
+        **{"OUTBOX_BLOBS__blobServiceUri": "blobs", "OUTBOX_DATABASE": "shop", "OUTBOX_STATES": "apart"},
+    }
+    most: Any = connect(named)
+    parts = {"cosmos": "first", "blobs": "blobs", "database": "shop", "states": "apart", "place": place}
+    assert most == least | parts
+
+
+def test_under_a_host_it_is_known_whether_there_are_blobs() -> None:
+    host: dict[str, str] = LOCAL | {"FUNCTIONS_WORKER_RUNTIME": "python"}
+    assert [read(each).has_blobs for each in (host, host | {"OUTBOX_BLOBS": ""}, {})] == [True, False, None]
+
+
 def test_settings_hold_the_schedule_and_no_secret_shows() -> None:
     settings = read({"OUTBOX_SWEEP": "0 0 3 * * *", "OUTBOX_COSMOS": "AccountKey=secret"})
-    assert settings.sweep_schedule == "0 0 3 * * *" and "secret" not in repr(settings)
+    assert read({}).sweep_schedule == "30 * * * * *" and settings.sweep_schedule == "0 0 3 * * *"
+    assert "secret" not in repr(settings)

@@ -46,6 +46,30 @@ async def test_a_refused_transfer_leaves_one_line_in_the_ledger() -> None:
         assert [p.kind for p in bank.sent("ledger") if p.transfer == "t1"] == ["refused"]
 
 
+async def test_what_is_no_amount_is_refused_and_an_open_account_stays_unchanged() -> None:
+    async with Harness(app) as bank:
+        await opened(bank, alice=10, bob=-1)
+        await bank.send("accounts", OpenAccount("alice", 5), id="open-alice-again")
+        for amount in (0, -1):
+            await bank.send("transfers", Transfer("t1", "alice", "bob", amount), id=f"t{amount}")
+        await bank.wait_idle()
+        assert [dead.reason for dead in bank.dead_letters("transfers")] == ["amount must be positive"] * 2
+        assert [dead.reason for dead in bank.dead_letters("accounts")] == ["an opening balance cannot be negative"]
+        assert await bank.state(Account, "alice") == Account(10, True)
+        assert [posting.amount for posting in bank.sent("ledger")] == [10]
+
+
+async def test_requests_are_answered_with_what_became_of_them() -> None:
+    async with Harness(app) as bank:
+        await opened(bank, alice=10)
+        for number, (amount, answer) in enumerate(((4, ["accepted", 6]), (7, ["refused", 6]))):
+            sent = {"id": f"t{number}", "source": "alice", "target": "bob", "amount": amount}
+            response = await bank.request("POST", "/transfers", json=sent, key=f"k{number}")
+            assert [response.json()["status"], response.json()["balance"]] == answer
+        assert (await bank.request("GET", "/accounts/alice")).json() == {"account": "alice", "balance": 6}
+        assert (await bank.request("GET", "/accounts/nobody")).status == 404
+
+
 async def test_money_is_conserved_under_crashes_lost_replies_and_duplicates() -> None:
     for seed in range(30):
         faults = Faults.drawn(seed=seed, crashes=2, lost=2, duplicates=4)

@@ -157,11 +157,34 @@ async def test_a_timer_that_is_made_up_for_within_a_day_counts_from_when_it_was_
     assert client.asked == [(run, due if counts else None)] * 3
 
 
+async def test_a_timer_gives_up_after_two_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spark.SEND_S == 120
+    monkeypatch.setattr(spark, "SEND_S", 0.0)
+    client = away(monkeypatch, Throttled("busy"))
+    with pytest.raises(Throttled, match="busy"):
+        await spark.trigger(App("shop"), RunRequest("feed", ()), datetime.now(UTC))
+    assert len(client.asked) == 1
+
+
+def test_all_questions_of_an_application_ask_the_same_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.submitting.settings.runs_over", lambda settings, environ: object())
+    runs, others = spark.runs_of({}), spark.runs_of({})
+    assert runs() is runs() is not others()
+
+
 async def test_a_timer_that_is_refused_does_not_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     client = away(monkeypatch, Refused("there is no such queue"))
     with pytest.raises(Refused, match="no such queue"):
         await spark.trigger(App("shop"), RunRequest("feed", ()), datetime.now(UTC))
     assert len(client.asked) == 1
+
+
+def test_jobs_are_started_where_the_setting_says_something() -> None:
+    assert [spark.is_on(each) for each in ({}, {"OUTBOX_SPARK": " "}, {"OUTBOX_SPARK": "local"})] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_only_jobs_with_a_schedule_have_a_timer(site: Site) -> None:
@@ -186,7 +209,7 @@ def test_only_jobs_with_a_schedule_have_a_timer(site: Site) -> None:
     ],
 )
 def test_for_when_a_timer_was_due(status: dict[str, str], now: datetime, due: datetime) -> None:
-    assert spark.due_of(status, now) == due
+    assert spark.due_of(status, now).isoformat() == due.isoformat()  # which names the run
 
 
 async def test_a_request_under_one_key_starts_one_run_and_gets_the_same_answer(site: Site) -> None:
