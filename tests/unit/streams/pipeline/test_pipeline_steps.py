@@ -23,7 +23,18 @@ from outbox.streams.pipeline.changes import applied, combined
 from outbox.streams.pipeline.checkpoint import PARTS_MAX, Chain, Checkpoint, PartRef, Section, merge_count
 from outbox.streams.pipeline.core import OperatorFailed, Reduce, Stateless
 from outbox.streams.pipeline.event_time import TIME_MS_MAX, Timed
-from outbox.streams.pipeline.exchange import SINK, Answer, Begin, Exchange, Failed, Look, Moved, identity_of, owner_of
+from outbox.streams.pipeline.exchange import (
+    SINK,
+    Answer,
+    Begin,
+    Exchange,
+    Failed,
+    Look,
+    Moved,
+    Save,
+    identity_of,
+    owner_of,
+)
 from outbox.streams.pipeline.figures import figures_of
 from outbox.streams.pipeline.grouping import Speculative
 from outbox.streams.pipeline.operators import Frame, Operator, Record
@@ -352,6 +363,18 @@ def test_a_worker_says_the_keys_of_today_in_each_pass_over_its_slots() -> None:
         assert {key: msgspec.json.decode(data)["n"] for key, data in found.items()} == wanted
     (heartbeat,) = worker.handle(Look(7))
     assert heartbeat == Answer(7, Position(0))
+
+
+def test_a_worker_that_begins_again_forgets_what_it_was_to_save() -> None:
+    plan = plan_of_words()
+    worker = begun(plan)
+    assert not list(worker.handle(Save(1, Position(0), None)))
+    has_to_save = [worker.has_to_save]
+    assert len(list(worker.handle(Begin(2, 0, 1, Position(5), BUFFERED)))) == 1
+    for moved in Exchange(plan, 1).entries(Frame([(Position(5), (), 0, Page("a"))], Position(6))):
+        list(worker.handle(Moved(moved.to, 0, moved.frame)))
+    has_to_save.append(worker.has_to_save)
+    assert has_to_save == [True, False]
 
 
 class Writer:

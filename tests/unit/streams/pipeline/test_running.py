@@ -186,6 +186,24 @@ async def test_the_states_of_a_run_are_those_of_its_words() -> None:
     assert set(states.all()) == set(dict(expected(TEXTS)))
 
 
+async def test_whoever_waited_leaves_no_task_behind() -> None:
+    made = Counting(Engine.in_memory())
+    await made.write(*TEXTS)
+    async with asyncio.timeout(20), made.pipeline.run(made.engine, checkpoint_s=1_000, replicas=2) as running:
+        before, loops = asyncio.all_tasks(), running.loops
+        running.loops = [loops[0], looped()]  # the second one gets nowhere
+        await running.until(Position(3))
+        running.loops = [looped()]
+        asked = asyncio.create_task(running._replica())
+        await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.wait([asked])
+        running.loops = loops
+        await asyncio.sleep(0)
+        waiting = [task for task in asyncio.all_tasks() - before if "_reached" in repr(task) or "_begun" in repr(task)]
+        assert not waiting
+
+
 async def test_who_waits_for_an_incarnation_that_ends_is_not_left_waiting() -> None:
     made = Counting(Engine.in_memory())
     await made.write(*TEXTS)
