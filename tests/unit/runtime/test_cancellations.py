@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from outbox import App, Context, Reject
-from outbox.cancellation import CANCELLATION_TYPE, PROPERTY_CANCELS, Ticket, read_ticket
+from outbox.cancellation import (
+    CANCELLATION_TYPE,
+    PROPERTY_CANCELS,
+    Ticket,
+    cancelled_by,
+    cancelling_properties,
+    read_ticket,
+    ticket_text,
+)
+from outbox.errors import PoisonMessage
+from outbox.message import Message, schema_properties
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
 from tests.unit.messages import deliver, deliver_raw, resubmit
@@ -191,6 +201,29 @@ async def test_what_is_no_ticket_is_refused_and_says_the_cure(ticket: Any, said:
         (letter,) = world.dead_letters("orders")
         assert said in letter.description
         assert "ctx.schedule" in letter.description
+
+
+def test_a_ticket_under_the_identity_of_another_message_is_none() -> None:
+    text = ticket_text("timeouts", Message(body=b"{}", outbox_id="1"), 5)
+    assert read_ticket(text).id == "1"
+    with pytest.raises(ValueError, match="no ticket"):
+        read_ticket("2" + text[1:])
+
+
+@pytest.mark.parametrize(("due_ms", "read_ms"), [(5_000, 5_000), (0, 1), (-5, 1), ((1 << 53) - 1, (1 << 53) - 1)])
+@pytest.mark.parametrize("schema", [1, 3])
+def test_a_cancellation_is_read_as_the_message_that_it_cancels(due_ms: int, read_ms: int, schema: int) -> None:
+    properties = cancelling_properties(Ticket("m1", "timeouts", "Timeout", b"{}", "", schema, due_ms))
+    sent = Message(body=b"{}", outbox_id="c1", type=CANCELLATION_TYPE, created_ms=7, properties=properties)
+    found, found_ms = cancelled_by(sent)
+    assert (found.identity, found.type, found.schema, found.created_ms) == ("m1", "Timeout", schema, 7)
+    assert found.properties == schema_properties(schema) and found_ms == read_ms
+
+
+def test_a_cancellation_of_a_time_that_no_record_holds_is_refused() -> None:
+    properties = cancelling_properties(Ticket("m1", "timeouts", "Timeout", b"{}", "", 1, 1 << 53))
+    with pytest.raises(PoisonMessage, match="needs the properties"):
+        cancelled_by(Message(body=b"{}", type=CANCELLATION_TYPE, properties=properties))
 
 
 async def test_a_ticket_of_a_queue_that_is_not_declared_any_more_says_so(orders: Orders) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from outbox import App, Client, Context, Engine, UnknownDestination
 from outbox.errors import OutboxError, PoisonMessage, UnknownType
+from outbox.name_checks import known_messages, shown
 from outbox.testing import Harness
 from tests.unit.messages import Count, deliver
 from tests.unit.runtime.orders import Order, Payment, Saga
@@ -124,3 +125,24 @@ async def test_keys_of_any_kind_are_taken_where_handlers_do_not_say() -> None:
 
     async with Harness(app) as world:
         assert await world.state(Count, 1) is None and await world.state(Count, "1") is None
+
+
+def test_a_dozen_names_are_shown_and_how_many_more_there_are() -> None:
+    names = [f"n{number:02}" for number in range(14)]
+    assert shown([]) == "none yet" and shown(reversed(names[:12])) == ", ".join(names[:12])
+    assert shown([*names, *names]) == ", ".join(names[:12]) + " and 2 more"
+
+
+async def test_what_only_requests_handle_is_known_too() -> None:
+    app = App("shop")
+
+    @app.http("POST", "/orders", key="id")
+    def order(order: Order, count: Count) -> None:
+        count.n += 1
+
+    async with Harness(app) as world:
+        assert (await world.request("POST", "/orders?from=here", json={"id": "a"}, key="1")).status < 300
+        assert await world.state(Count, "a") == Count(1)
+        with pytest.raises(TypeError, match="takes a key that is a text"):
+            await world.state(Count, 1)
+    assert known_messages(app) == {Order}

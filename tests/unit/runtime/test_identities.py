@@ -155,6 +155,12 @@ def test_what_is_no_trace_context_of_this_version_is_carried_on_as_it_is(odd: st
     assert traceparent_of(odd, b"inbox key") == odd
 
 
+def test_the_span_of_outputs_is_the_beginning_of_their_inbox_key() -> None:
+    given = f"00-{TRACE}-{SPAN}-01"
+    assert traceparent_of(given, bytes(range(32))) == f"00-{TRACE}-0001020304050607-01"
+    assert traceparent_of(given, b"") == given  # of a request that only reads
+
+
 async def test_trace_correlation_and_causation_are_carried_through() -> None:
     app = App("a")
     app.queue("out")

@@ -173,6 +173,14 @@ async def test_however_a_server_gives_the_path_it_is_found(scope: dict[str, Any]
         assert found.json == {"balance": 5}, path
 
 
+@pytest.mark.parametrize(
+    ("root", "path", "below"),
+    [("/bank", "/bankers/a", "/bankers/a"), ("/bank", "/bank", "/"), ("/bank", "/bank/", "/"), ("", "/bank", "/bank")],
+)
+def test_only_the_place_itself_is_taken_off_a_path(root: str, path: str, below: str) -> None:
+    assert asgi._path({"root_path": root, "path": path}) == below
+
+
 async def test_a_query_reaches_the_entry() -> None:
     async with alone() as bank:
         await answer(bank, "POST", "/payments", b'{"purse": "a", "amount": 5}', key="k")
@@ -218,9 +226,12 @@ async def test_a_body_in_pieces_is_one_and_one_that_is_too_large_is_refused() ->
 
 
 async def test_too_many_bodies_at_once_are_asked_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asgi, "BODIES_MAX_BYTES", 20)
+    body = b'{"purse": "a", "amount": 5}'
     async with alone() as bank:
-        found = await answer(bank, "POST", "/payments", b'{"purse": "a", "amount": 5}', key="k")
+        monkeypatch.setattr(asgi, "BODIES_MAX_BYTES", len(body))
+        assert (await answer(bank, "POST", "/payments", body, key="first")).status == 200
+        monkeypatch.setattr(asgi, "BODIES_MAX_BYTES", len(body) - 1)
+        found = await answer(bank, "POST", "/payments", body, key="k")
         assert (found.status, found.json["code"], "retry-after" in found.headers) == (503, "try-again", True)
         assert bank.body_bytes == 0
 
@@ -250,6 +261,7 @@ async def test_two_keys_are_refused_and_other_headers_are_joined() -> None:
         found = await answer(bank, "POST", "/payments", body, key="k", more=twice)
         assert (found.status, found.json["code"]) == (400, "idempotency-key-unfit")
         joined = [(b"x-a", b"1"), (b"X-A", b"2")]
+        assert asgi._headers({"headers": joined}) == {"x-a": "1, 2"}
         assert (await answer(bank, "POST", "/payments", body, key="k", more=joined)).status == 200
 
 
