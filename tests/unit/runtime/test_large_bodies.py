@@ -31,7 +31,7 @@ async def test_a_large_body_comes_back_unseen_inbound_outbound_and_dead() -> Non
         assert "outbox-claim" in world.sent_records("next")[0].properties
 
 
-@pytest.mark.parametrize(("text", "is_claimed"), [("x" * 72, False), ("x" * 73, True)], ids=["100 bytes", "101 bytes"])
+@pytest.mark.parametrize(("text", "is_claimed"), [("x" * 73, False), ("x" * 74, True)], ids=["100 bytes", "101 bytes"])
 @pytest.mark.parametrize("does", ["send", "cancel"])
 async def test_a_body_a_byte_over_the_limit_goes_to_the_blob_store(text: str, is_claimed: bool, does: str) -> None:
     app = App("a", claim_check_bytes=100)
