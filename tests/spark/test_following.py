@@ -168,6 +168,11 @@ def test_the_end_is_a_time_a_count_or_asked_for(until: Until, passed_s: float, c
     assert until.is_over(passed_s, count) is is_over
 
 
+def test_a_wait_goes_on_for_what_is_left_of_its_time() -> None:
+    assert [Until(seconds=5).left_s(passed_s, 2) for passed_s in (0, 4, 5, 9)] == [2, 1, 0, 0]
+    assert Until(count=5).left_s(9, 2) == 2
+
+
 def test_rounds_have_limits() -> None:
     for every_s in (0, -1, 601, float("nan")):
         with pytest.raises(Refused, match="every_s is above 0 and at most 600"):

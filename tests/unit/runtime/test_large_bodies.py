@@ -88,6 +88,8 @@ async def test_a_written_blob_can_be_read_by_its_reference_whatever_fails() -> N
             (made,) = world.sent("out")
             assert isinstance(made, Made) and made.ref.size_bytes == 6
             assert await world.blob(made.ref) == b"report"
+            with pytest.raises(LookupError, match="changed"):
+                await world.blob(BlobRef(made.ref.name, made.ref.size_bytes, "0" * 64))
     assert len(set(refs)) == 1
     async with Harness(running(act)) as world:
         with pytest.raises(LookupError, match="committed"):

@@ -12,10 +12,15 @@ from outbox.errors import TooLarge
 from outbox.message import (
     ID_BYTES_MAX,
     PROPERTIES_BYTES_MAX,
+    PROPERTY_CREATED,
+    PROPERTY_ERROR,
+    PROPERTY_REPLACES,
     Message,
+    Scalar,
     excess,
     message_from_properties,
     properties_bytes,
+    with_error,
 )
 from outbox.testing import Harness
 from tests.unit.messages import deliver_raw
@@ -115,3 +120,40 @@ def test_the_limits_leave_room_for_what_outputs_and_copies_and_dead_letters_add(
     )
     assert properties_bytes(output) < WIRE_BYTES_MAX // 2
     assert PROPERTIES_BYTES_MAX + LETTER_BYTES_MAX + 1_024 < WIRE_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("properties", "error", "found"),
+    [
+        (None, "", None),
+        (None, "late", {PROPERTY_ERROR: "late"}),
+        ({PROPERTY_ERROR: "late"}, "", None),
+        ({PROPERTY_ERROR: "late"}, "gone", {PROPERTY_ERROR: "gone"}),
+        ({PROPERTY_ERROR: "late", "own": 1}, "", {"own": 1}),
+        ({"own": 1}, "late", {"own": 1, PROPERTY_ERROR: "late"}),
+    ],
+)
+def test_an_error_takes_the_place_of_the_one_before(properties: Any, error: str, found: Any) -> None:
+    message = with_error(Message(body=b"", properties=properties), error)
+    assert message.properties == found and message.error == error
+
+
+def test_the_brokers_id_is_its_own_before_the_identity() -> None:
+    assert [Message(body=b"", outbox_id="1", message_id=id).broker_id for id in ("", "b")] == ["1", "b"]
+
+
+def test_only_a_resubmission_replaces_a_payload() -> None:
+    properties: dict[str, Scalar] = {PROPERTY_REPLACES: "00ff"}
+    found = [Message(body=b"", attempt=attempt, properties=properties).replaces for attempt in (0, 1)]
+    assert found == [None, b"\x00\xff"] and Message(body=b"", attempt=1).replaces is None
+    assert Message(body=b"", attempt=1, properties={PROPERTY_REPLACES: "no digest"}).replaces == b""
+
+
+def test_a_number_that_takes_more_than_64_bits_is_none() -> None:
+    for number, created_ms in (((1 << 63) - 1, (1 << 63) - 1), (1 << 63, 0), (-(1 << 63), 0), ("7", 7), ("x", 0)):
+        assert message_from_properties(b"", {PROPERTY_CREATED: number}).created_ms == created_ms
+
+
+def test_a_correlation_id_is_weighed_twice_because_it_is_sent_twice() -> None:
+    short, long = (properties_bytes(Message(body=b"", correlation_id="c" * length)) for length in (1, 101))
+    assert long - short == 200

@@ -14,6 +14,7 @@ import pytest
 from outbox import App, Context, UnknownDestination
 from outbox.errors import NotRegistrable
 from outbox.guards import Breaker, Rate
+from outbox.registration.binding import key_kind
 from outbox.registration.routes import PATH_LENGTH_MAX, split_path
 from outbox.runtime.start.plan import compile_app
 from outbox.testing import Harness
@@ -30,6 +31,11 @@ class Ping:
 class Pong:
     id: str
     n: int = 0
+
+
+@dataclass
+class Numbered:
+    id: int
 
 
 class Tick(msgspec.Struct):
@@ -54,6 +60,15 @@ def refused(register: Callable[[App], Any], match: str) -> None:
 
 def on(app: App, function: Callable[..., Any], source: str = "q", **options: Any) -> object:
     return app.handler(source, **options)(function)
+
+
+def handling(kind: type[Any]) -> Callable[..., None]:
+    """A handler of a message type."""
+
+    def handle(message: Any) -> None: ...
+
+    handle.__annotations__["message"] = kind
+    return handle
 
 
 def no_annotation(ping) -> None: ...  # type: ignore[no-untyped-def]  # that is the point
@@ -261,6 +276,44 @@ async def test_an_async_handler_behind_a_plain_wrapper_runs_to_its_end() -> None
     async with Harness(app) as world:
         await deliver(world, "q", Ping("x"))
         assert await world.state(Count, "x") == Count(1)
+
+
+def test_a_queue_may_be_declared_behind_its_handler_and_behind_a_send() -> None:
+    app = App("a")
+    on(app, handling(Ping), "q", key="id")
+    assert not app.way("q", Ping, "queue").is_ordered
+    app.queue("q", "per_key")
+    assert not app.ways and app.way("q", Ping, "queue").is_ordered
+    assert app.queue("q", "per_key") == app.queues["q"]
+    with pytest.raises(NotRegistrable, match="already; declare it once"):
+        app.queue("q")
+
+
+def test_each_message_of_an_ordered_queue_has_the_key_of_its_own_handler() -> None:
+    app = App("a")
+    app.queue("q", "per_key")
+    on(app, handling(Ping), "q", key="id", name="ping")
+    on(app, handling(Pong), "q", key="n", name="pong")
+    assert app.session_of("q", Ping("x", 1), None) == "x" and app.session_of("q", Pong("x", 1), None) == "1"
+    assert app.session_of("q", Tick("x"), "own") == "own"
+
+
+def test_a_subscription_of_two_handlers_is_one() -> None:
+    app = App("a")
+    for name in ("first", "second"):
+        on(app, handling(Ping), "news", subscription="audit", name=name)
+    assert app.topics == {"news": ["audit"]}
+
+
+def test_the_kind_of_a_key_is_known_where_all_messages_agree() -> None:
+    assert [key_kind(kinds, "id") for kinds in ((Ping,), (Ping, Pong), (Ping, Numbered))] == ["text", "text", ""]
+
+
+def test_a_margin_holds_twice_the_clock_skew() -> None:
+    skew = timedelta(minutes=5)
+    assert App("a", margin=2 * skew, clock_skew=skew).margin == 2 * skew
+    with pytest.raises(NotRegistrable, match="below twice the clock skew"):
+        App("a", margin=2 * skew - timedelta(seconds=1), clock_skew=skew)
 
 
 async def test_sending_to_a_name_never_declared_says_how_to_declare_it() -> None:

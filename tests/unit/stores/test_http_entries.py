@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from outbox import App, Context, Engine, Worker
+from outbox import App, Context, Engine, Retries, Worker
 from outbox.engine.backend.apart import EngineStore
 from outbox.engine.limits import EngineLimits
 from outbox.engine.log.disk import MemoryDisk
@@ -31,6 +31,22 @@ from tests.unit.stores.store_site import Site, site, swept
 def book() -> Book:
     """Of handlers that wait until they are let go."""
     return Book(gate=asyncio.Event())
+
+
+async def test_a_failed_request_is_made_again_after_each_declared_delay() -> None:
+    app, slept = App("a"), list[float]()
+
+    @app.http("POST", "/pay", retries=Retries(limit=4, delays_s=(1.0, 10.0)))
+    def fail(pay: Pay) -> None:
+        raise ValueError
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async with Engine.in_memory() as engine, HttpEntry(app, engine, sleep=sleep, mark_after_s=0) as entry:
+        body = msgspec.json.encode(Pay("a", 5))
+        assert (await entry.handle("POST", "/pay", {"idempotency-key": "k"}, body)).status >= 400
+    assert slept == [1.0, 10.0, 10.0]
 
 
 # Replies in records
