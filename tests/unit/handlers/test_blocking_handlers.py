@@ -230,6 +230,16 @@ async def test_a_place_stays_taken_until_its_thread_ends(scope: Scope) -> None:
     shared.close()
 
 
+@pytest.mark.parametrize("kind", [Worker, HttpEntry])
+async def test_threads_end_with_whoever_made_them(kind: type[Worker | HttpEntry]) -> None:
+    shared = HandlerThreads(1)
+    async with Engine.in_memory() as engine:
+        async with kind(App("a"), engine) as own, kind(App("a"), engine, threads=shared):
+            were_closed = [own._threads._is_closed]
+        assert [*were_closed, own._threads._is_closed, shared._is_closed] == [False, True, False]
+        assert own._watch is not None and own._watch._stopping.is_set()  # nor does a thread watch the loop any more
+
+
 async def test_a_key_is_held_for_every_worker_that_shares_the_threads(scope: Scope) -> None:
     seen = Seen()
     shared = HandlerThreads(4)

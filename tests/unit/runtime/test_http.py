@@ -458,6 +458,17 @@ async def test_a_handler_knows_the_caller_and_may_refuse_him() -> None:
         assert (await world.request("POST", "/mine", json=Ask("a"), key="k", headers={"X-User": "a"})).json() == "a"
 
 
+async def test_a_harness_sends_headers_of_a_request_without_a_key() -> None:
+    app = App("a")
+
+    @app.http("GET", "/purses/{purse}", caller=lambda request: request.headers["x-user"])
+    def show(message: Ask, ctx: Context) -> str:
+        return ctx.caller
+
+    async with Harness(app) as world:
+        assert (await world.request("GET", "/purses/a", headers={"x-user": "bert"})).json() == "bert"
+
+
 async def test_a_caller_whose_name_is_not_text_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     book = Book()
     async with Harness(paying(book, caller=lambda request: "caf\udcff")) as world:  # as a header's stray byte arrives

@@ -9,7 +9,17 @@ import pytest
 
 from outbox import App, Context, Reject, Retries, UnknownDestination
 from outbox.errors import NotRegistrable, OutcomeUnknown, Refused, Throttled
-from outbox.spark import SPARK_RUNS, NotRunnable, RunId, RunPending, RunRequest, RunStatus
+from outbox.spark import (
+    ARGUMENT_BYTES_MAX,
+    ARGUMENT_COUNT_MAX,
+    SPARK_RUNS,
+    NotRunnable,
+    RunId,
+    RunPending,
+    RunRequest,
+    RunStatus,
+    run_request,
+)
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
 from tests.unit.messages import resubmit
@@ -138,6 +148,14 @@ async def test_a_job_never_declared_and_arguments_that_cannot_be_taken_are_refus
     async with Harness(app) as world:
         await ran(world)
         assert world.sent(SPARK_RUNS) == [] and world.sent("out") == [Job("a")]
+
+
+def test_a_run_takes_as_many_arguments_as_its_limits_say() -> None:
+    assert len(run_request("feed", ["a"] * ARGUMENT_COUNT_MAX).arguments) == ARGUMENT_COUNT_MAX
+    assert run_request("feed", ["a" * (ARGUMENT_BYTES_MAX - 3)])
+    for over in (["a"] * (ARGUMENT_COUNT_MAX + 1), ["a" * (ARGUMENT_BYTES_MAX - 2)]):
+        with pytest.raises(NotRunnable, match="write what the job needs to a file or blob"):
+            run_request("feed", over)
 
 
 def test_jobs_may_be_declared_in_several_places_and_started_by_one() -> None:

@@ -66,6 +66,36 @@ async def test_a_credential_is_closed_by_whoever_gave_it() -> None:
     assert closed == []
 
 
+async def test_a_closed_account_asks_for_its_containers_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+
+    class Opened:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def get_database_client(self, database: str) -> Opened:
+            return self
+
+        def get_container_client(self, name: str) -> str:
+            return f"{name} of client {self.number}"
+
+        async def close(self) -> None:
+            closed.append(self.number)
+
+    numbers = iter(range(9))
+
+    async def opened() -> Opened:
+        return Opened(next(numbers))
+
+    account = cosmos_account.CosmosAccount("https://bank.documents.azure.com", "bank", KEY)
+    monkeypatch.setattr(account, "_open", opened)
+    for number in range(3):
+        assert [str(await account.container("states")) for _ in range(2)] == [f"states of client {number}"] * 2
+        await account.close()
+        await account.close()
+    assert closed == [0, 1, 2]
+
+
 def test_no_key_is_ever_shown() -> None:
     backend = azure.connect(cosmos=COSMOS, database="bank", servicebus=BUS, blobs=BLOBS)
     shown = everything_about(backend) + everything_about(backend.ports())
