@@ -14,6 +14,7 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
+from outbox.escape import printable
 from outbox.message import Message
 from outbox.ops.cli.terminal import show_anything, without_secrets
 
@@ -85,3 +86,7 @@ def test_an_id_in_a_command_to_paste_stays(command: str) -> None:
 )
 def test_a_secret_does_not_pass_for_an_id(text: str, secret: str) -> None:
     assert secret not in without_secrets(text)
+
+
+def test_a_text_of_others_stays_on_its_line() -> None:
+    assert printable("a\nb\r\x1b[2J\u2028é") == "a\\nb\\r\\x1b[2J\\u2028é"

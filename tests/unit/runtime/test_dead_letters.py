@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from outbox import App, Context, Reject, Retries
+from outbox.deliveries import STACK_HEAD, split_stack
 from outbox.errors import Refused
 from outbox.testing import Harness
 from tests.unit.messages import Count, deliver, resubmit
@@ -104,3 +105,8 @@ async def test_dead_letters_survive_a_restart_oldest_first() -> None:
             await deliver(world, "q", Task("a"), id=id)
         await world.restart()
         assert [dead_letter.id for dead_letter in world.dead_letters("q")] == ["1", "2", "3"]
+
+
+def test_a_description_is_split_into_its_text_and_its_stack() -> None:
+    assert split_stack("no stock") == ("no stock", "")
+    assert split_stack(f"no stock{STACK_HEAD}  a.py") == ("no stock", "Traceback (most recent call last):\n  a.py")

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from outbox import App, Context, DeadLetter, Reject, Retries, Retry
+from outbox.retries import DELAY_S_MAX
 from outbox.testing import Harness
 from tests.unit.messages import Count, deliver
 from tests.unit.runtime.plant import Plant, Task, only, raising
@@ -176,3 +177,13 @@ async def test_a_handler_that_cancels_what_it_waits_for_has_failed_and_the_worke
         await world.advance(minutes=1)
         assert (await only(world)).description == "asyncio.exceptions.CancelledError"
         assert await world.state(Count, "a") == Count(1)
+
+
+def test_delays_are_from_now_to_ten_years() -> None:
+    for delay_s in (0.0, DELAY_S_MAX):
+        assert Retry(after_s=delay_s).after_s == Retries(delays_s=(delay_s,)).delay_s(1) == delay_s
+    for wrong_s in (-0.001, DELAY_S_MAX + 1, float("nan")):
+        with pytest.raises(ValueError, match="give seconds"):
+            Retry(after_s=wrong_s)
+        with pytest.raises(ValueError, match="give seconds"):
+            Retries(delays_s=(1.0, wrong_s))

@@ -14,6 +14,8 @@ from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.values.dead_letters import Resubmit
+from outbox.ports import DeadLetterEntry
+from outbox.resubmission import edited, newest
 from outbox.testing import Harness
 from tests.unit.messages import Deposit, deliver, resubmit
 
@@ -220,3 +222,16 @@ async def test_an_operator_cannot_resubmit_late_either_and_the_others_go() -> No
         moved = await EngineAdmin(world.engine).ask(Resubmit("deposits", None))
         assert (moved.count, moved.in_hand) == (1, 1)
         assert [dead_letter.id for dead_letter in world.dead_letters("deposits")] == ["old"]
+
+
+def test_the_newest_letter_is_chosen_that_did_not_take_anothers_id() -> None:
+    letters = [DeadLetterEntry("q", number, Message(body=b""), reason, "", 1, 0) for number, reason in enumerate("aba")]
+    differing = [msgspec.structs.replace(letter, reason="payload-differs") for letter in letters]
+    assert newest(letters).sequence == newest([*letters, *differing]).sequence == newest(differing).sequence == 2
+
+
+def test_an_edit_carries_nothing_of_the_body_before() -> None:
+    before = Message(body=b"", outbox_id="1", claim="blob", wire=b"sections", wire_body=b"own section")
+    after = edited(before, b"{}")
+    assert (after.body, after.claim, after.wire_body, after.wire) == (b"{}", "", b"", b"sections")
+    assert edited(after, b"{}") is after
