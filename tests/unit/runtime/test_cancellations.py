@@ -203,6 +203,29 @@ async def test_what_is_no_ticket_is_refused_and_says_the_cure(ticket: Any, said:
         assert "ctx.schedule" in letter.description
 
 
+@pytest.mark.parametrize("room", [1, 2])
+async def test_a_cancellation_is_an_output_like_others(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.context.OUTPUT_COUNT_MAX", room)
+    app, trace = App("t"), f"00-{'ab' * 16}-{'cd' * 8}-01"
+
+    @app.handler("orders", key="id")
+    def take(order: Order, basket: Basket, ctx: Context) -> None:
+        ctx.trace = trace
+        ctx.cancel(ctx.schedule("timeouts", Timeout("o"), after_s=HOUR_S))
+
+    @app.handler("timeouts")
+    def late(timeout: Timeout) -> None: ...
+
+    async with Harness(app) as world:
+        await world.send("orders", Order("o", "pay"), id="1")
+        await world.advance(minutes=10)
+        sent = world.sent_records("timeouts")
+        assert [record.properties["traceparent"] for record in sent] == [trace] * (2 if room == 2 else 0)
+        assert ["1 outputs, the limit" in letter.description for letter in world.dead_letters("orders")] == [True] * (
+            2 - room
+        )
+
+
 def test_a_ticket_under_the_identity_of_another_message_is_none() -> None:
     text = ticket_text("timeouts", Message(body=b"{}", outbox_id="1"), 5)
     assert read_ticket(text).id == "1"

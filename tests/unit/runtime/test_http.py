@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from ipaddress import IPv4Address
 from typing import Any
 
+import msgspec
 import pydantic
 import pytest
 
 from outbox import App, Context, Reject, Retries, Retry
 from outbox.errors import NotRegistrable, UnknownDestination
-from outbox.http import REPLY_BYTES_MAX, Request, Response
+from outbox.http import KEY_HEADER, REPLY_BYTES_MAX, Request, Response, idempotency_key, reply_of
 from outbox.http_entry import HttpEntry
 from outbox.testing import Harness
 from tests.unit.runtime.purse import Ask, Book, Paid, Pay, Purse, paying
@@ -540,3 +542,17 @@ def test_what_a_request_holds_is_not_in_its_repr() -> None:
     request = Request("POST", "/x", {"authorization": "abc"}, b"body", "token=1")
     assert "abc" not in repr(request) and "body" not in repr(request) and "token" not in repr(request)
     assert replace(request, query="a=1&a=2").parameters() == {"a": "2"}
+
+
+@pytest.mark.parametrize(("status", "fits"), [(199, False), (200, True), (599, True), (600, False), (True, False)])
+def test_a_reply_has_the_status_of_an_end(status: Any, fits: bool) -> None:
+    with nullcontext() if fits else pytest.raises(ValueError, match="answer with a number from 200 to 599"):
+        assert reply_of(Response(status, {}, {"a": 1}), msgspec.json.encode).status == status
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [("k", "k"), (' "k" ', "k"), (r'"a\\b\"c"', 'a\\b"c'), ('"', '"'), ('k"', 'k"'), (r"a\\b", r"a\\b")],
+)
+def test_a_quoted_key_is_read_as_what_it_quotes(given: str, key: str) -> None:
+    assert idempotency_key({KEY_HEADER: given}) == key

@@ -96,6 +96,19 @@ async def test_a_written_blob_can_be_read_by_its_reference_whatever_fails() -> N
             await world.blob(refs[0])
 
 
+async def test_a_blob_whose_name_is_no_text_is_refused_where_it_is_written() -> None:
+    refused: list[str] = []
+
+    def act(job: Job, ctx: Context) -> None:
+        with pytest.raises(UnicodeEncodeError):
+            ctx.write_blob("\ud800", b"")
+        refused.append(job.key)
+
+    async with Harness(running(act)) as world:
+        await ran(world)
+        assert refused == ["a"] and world.dead_letters("q") == []
+
+
 async def test_a_commit_over_the_limit_is_dead_lettered_as_oversize() -> None:
     app = App("a")
 
