@@ -12,7 +12,7 @@ import pytest
 from spark_jobs import feed as feed_job
 from spark_jobs.common.folder import Folder
 from spark_jobs.comparing.given import WHOLE_ID
-from spark_jobs.comparing.quarantines import Listed, read_quarantine
+from spark_jobs.comparing.quarantines import Listed, Run, read_quarantine
 from spark_jobs.feeding.aside import Fed
 from spark_jobs.reconcile import main
 from tests.spark.test_reconcile_inputs import append, moved
@@ -45,6 +45,14 @@ def left(folder: Path, run: str, *ids: str, of: Fed | None, unsent: str = "") ->
 def found(spark: Any, folder: Path, of: Any, said: list[str] | None = None) -> dict[str, int] | None:
     frame = read_quarantine(spark, Folder(folder), of, (said if said is not None else []).append)
     return None if frame is None else {row["id"]: row["count"] for row in frame.collect()}
+
+
+def test_a_feed_is_of_each_state_that_it_has_read() -> None:
+    run, frame = Run("feed", [fed(A1, digest="one"), fed(A2, digest="two")]), Run("frame", [fed()])
+    assert [run.is_of_files([file]) for file in (A1, A2, B1)] == [True, True, False]
+    others = [state(B1, digest=digest) for digest in ("one", "two", "then")]
+    assert [run.is_of(other) for other in others] == [True, True, False]
+    assert (run.is_of_a_frame, frame.is_of_a_frame, frame.is_of(others[-1])) == (False, True, False)
 
 
 def test_a_feed_of_another_state_counts_for_nothing(spark: Any, tmp_path: Path) -> None:
