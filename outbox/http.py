@@ -92,7 +92,7 @@ def reply_of(returned: Any, encode: Any) -> Reply:
         value = None if value == b"" else value
     else:
         status, given, value = (204 if returned is None else 200), {}, returned
-    if type(status) is not int or not 200 <= status <= 599:
+    if not isinstance(status, int) or not 200 <= status <= 599:
         raise ValueError(f"status {status!r}: answer with a number from 200 to 599")
     headers = {name.lower(): _checked_header(name, text) for name, text in given.items()}
     if value is None:
@@ -111,7 +111,7 @@ def reply_of(returned: Any, encode: Any) -> Reply:
         raise ValueError(f"the reply has {len(headers)} headers of {size_bytes} bytes; its limits are {limits}")
     if body and status in (204, 304):
         raise ValueError(f"a response with status {status} has no body; return body=None")
-    return Reply(status, headers, body)
+    return Reply(int(status), headers, body)
 
 
 def _checked_header(name: str, text: str) -> str:

@@ -6,6 +6,7 @@ import logging
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from http import HTTPStatus
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -548,6 +549,11 @@ def test_what_a_request_holds_is_not_in_its_repr() -> None:
 def test_a_reply_has_the_status_of_an_end(status: Any, fits: bool) -> None:
     with nullcontext() if fits else pytest.raises(ValueError, match="answer with a number from 200 to 599"):
         assert reply_of(Response(status, {}, {"a": 1}), msgspec.json.encode).status == status
+
+
+def test_a_status_may_be_a_member_of_the_standard_librarys() -> None:
+    reply = reply_of(Response(HTTPStatus.CREATED, {}, {"a": 1}), msgspec.json.encode)
+    assert (reply.status, type(reply.status)) == (201, int)
 
 
 @pytest.mark.parametrize(
