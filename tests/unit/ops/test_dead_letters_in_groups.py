@@ -295,16 +295,17 @@ async def test_an_error_of_the_backend_breaks_off_and_says_what_was_done_before(
     assert len(await ids(admin)) == 2
 
 
-async def test_resubmitting_is_broken_off_at_an_error_and_counts_that_one_as_left(admin: Admin) -> None:
+@pytest.mark.parametrize("refused_count", [0, 2])
+async def test_resubmitting_is_broken_off_at_an_error_and_counts_all_that_are_left(
+    admin: Admin, refused_count: int
+) -> None:
     letters = await found_in(admin, ["orders"], DeadLetterFilter())
+    errors = iter([None, *[Refused("too old")] * refused_count, OutcomeUnknown("no answer")])
 
     class Failing:
-        asked_count = 0
-
         async def ask(self, asked: Any) -> Any:
-            self.asked_count += isinstance(asked, Resubmit)
-            if self.asked_count == 2:
-                raise OutcomeUnknown("no answer")
+            if isinstance(asked, Resubmit) and (error := next(errors)) is not None:
+                raise error
             return await admin.ask(asked)
 
     failing: Any = Failing()
