@@ -110,6 +110,17 @@ def test_a_full_history_says_so_and_lets_the_system_go_on(tmp_path: Path) -> Non
     assert not check(path).ok
 
 
+def test_the_limit_of_a_history_counts_what_earlier_processes_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    with History(path) as history:
+        history.begin(COMMIT)
+    size_bytes = path.stat().st_size
+    with History(path, size_bytes_max=size_bytes + 10) as history:
+        history.begin(COMMIT)
+        assert f"{size_bytes + 10} bytes" in history.stopped
+    assert kinds(path) == ["Commit", "End", "Cut"]
+
+
 def test_a_history_that_cannot_be_written_stops_and_says_why(tmp_path: Path) -> None:
     history = History(Path("/dev/full"))
     history.begin(COMMIT)
