@@ -14,6 +14,7 @@ from outbox.streams import Emit, GraphChanged, NotDeterministic, OrderedLog, Pip
 from outbox.streams.log_places import place_of
 from outbox.streams.pipeline import replica as pipeline_replica
 from outbox.streams.pipeline.barrier import OtherWriter, OutputUnstorable
+from outbox.streams.pipeline.checkpoint import Checkpoint, PipelineRegister
 from outbox.streams.pipeline.core import OperatorFailed
 from outbox.streams.pipeline.replica import PipelineReplica
 from outbox.streams.pipeline.tasks import BeginAgain
@@ -408,6 +409,17 @@ async def test_a_thousand_records_for_one_entry_stay_one_bundle() -> None:
         await running.until(Position(2))
     assert await made.released() == expected([text, "a"])
     assert (await made.changes.end()).index == 2
+
+
+@pytest.mark.parametrize(("stood_ms", "kept"), [(299_999, [1]), (300_000, [1, 2])])
+def test_a_checkpoint_is_kept_beside_another_one_as_soon_as_they_are_apart(stood_ms: int, kept: list[int]) -> None:
+    """Whatever the time of the checkpoint that is made: what counts lies between the two that are kept."""
+
+    def at(n: int, made_ms: int) -> Checkpoint:
+        return Checkpoint(n, Position(n), {}, made=made_ms)
+
+    register = PipelineRegister(version=1, graph="", source="pages", stands=at(2, stood_ms), kept=(at(1, 0),))
+    assert [each.n for each in register.after(at(3, 310_000), 300_000).kept] == kept
 
 
 async def test_a_checkpoint_is_kept_for_half_a_margin_for_whoever_loads_it() -> None:
