@@ -19,7 +19,7 @@ from outbox.streams.pipeline.figures import figures_of
 from outbox.streams.pipeline.operators import Operator
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.replica import FINAL, PipelineReplica
-from outbox.streams.pipeline.tasks import BeginAgain
+from outbox.streams.pipeline.tasks import BeginAgain, Frozen
 from outbox.streams.pipeline.workers import WorkerDied, Workers
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX, log_recovery, raise_from, started
 
@@ -49,6 +49,7 @@ class PipelineLoop:
         self._throttle = LogThrottle(LOG_EVERY_MS, lambda: time.monotonic_ns() // 1_000_000)
         self._errors_in_a_row = 0
         self._begun_count = 0
+        self._frozen = Frozen()
 
     async def for_ever(self) -> None:
         """Run until it is cancelled.
@@ -92,6 +93,7 @@ class PipelineLoop:
             for task in (*tasks, *replica.tasks.beside):
                 task.cancel()
             await asyncio.gather(*tasks, *replica.tasks.beside, return_exceptions=True)
+            self._frozen.end()
         for task in tasks:
             raise_from(task)
 
@@ -139,6 +141,7 @@ class PipelineLoop:
                     self._begun_count = 0
                     if self.workers is not None:
                         self.workers.restarts = 0
+                self._frozen.take(replica.tasks.state_count)
             except FINAL:
                 raise
             except (Refused, OutcomeUnknown) as error:

@@ -6,6 +6,7 @@ A frame goes through the whole graph at once, so nothing is ever late, and state
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,33 @@ STATES_AT_ONCE = 32
 """The states that a checkpoint saves before it lets others go on."""
 Deliver = Callable[[str, Frame, bool], None]
 """Takes the frames of a sink; whether their values are as stored."""
+
+
+STATES_FROZEN = 1_000
+"""The states that are frozen at once, at least."""
+
+
+class Frozen:
+    """Keeps states from Python's cyclic garbage collector, which stops everything while it walks over them.
+
+    `gc.freeze` takes all that is alive, and garbage in cycles with it; so it is called seldom, and undone at the end.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def take(self, count: int) -> None:
+        """Freeze all objects if there are many more states than last time."""
+        if count >= self._count + STATES_FROZEN:
+            self._count = count
+            gc.collect(1)
+            gc.freeze()
+
+    def end(self) -> None:
+        """Let the collector walk over all again."""
+        if self._count:
+            self._count = 0
+            gc.unfreeze()
 
 
 class BeginAgain(Exception):
@@ -107,6 +135,11 @@ class LocalTasks:
             slots.setdefault(slot_of(key), []).append(key)
         for slot in sorted(slots):
             yield [(key, states.copied(states.by_key[key])) for key in slots[slot] if key in states.by_key], self.at
+
+    @property
+    def state_count(self) -> int:
+        """How many states there are in this process."""
+        return sum(len(states) for core in self.cores.values() if (states := states_of(core)) is not None)
 
     def end(self) -> None:
         """Leave nobody waiting: nobody waits here."""

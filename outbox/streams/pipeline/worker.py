@@ -49,7 +49,7 @@ from outbox.streams.pipeline.operators import Frame, Record
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.release import SPECULATIVE
 from outbox.streams.pipeline.states import key_of, slot_of, text_of
-from outbox.streams.pipeline.tasks import STATES_AT_ONCE, sections_saved
+from outbox.streams.pipeline.tasks import STATES_AT_ONCE, Frozen, sections_saved
 
 READ_BYTES = 1 << 18
 
@@ -62,6 +62,7 @@ class TaskWorker:
         self._order = {operator.name: number for number, operator in enumerate(plan.operators)}
         self.saving: Save | None = None
         """A request to save that is not answered yet."""
+        self._frozen = Frozen()
 
     def handle(self, message: ToWorker) -> Iterator[FromWorker]:
         """Do what a message asks for."""
@@ -81,6 +82,7 @@ class TaskWorker:
                 yield from self._take(message.to, message.worker, self._exchange.frame(message))
 
     def _begin(self, message: Begin) -> Answer:
+        self._frozen.end()
         plan, self._at, self.saving = self._plan, message.at, None
         self._worker, self._exchange = message.worker, Exchange(plan, message.count)
         self._cores = {operator.name: core_of(plan.name, operator) for operator in plan.operators}
@@ -142,6 +144,7 @@ class TaskWorker:
             sections = sections_saved(self._states)
             yield Answer(self.saving.id, self.saving.at, [msgspec.json.encode(each) for each in sections.values()])
             self.saving = None
+            self._frozen.take(sum(map(len, self._states.values())))
 
     def _look(self, message: Look) -> Answer:
         if not message.operator:

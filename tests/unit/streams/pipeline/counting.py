@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -120,3 +123,9 @@ def expected(texts: Sequence[str]) -> list[tuple[str, int]]:
             seen[word] = seen.get(word, 0) + 1
             made.append((word, seen[word]))
     return made
+
+
+def recorded(done: list[object]) -> SimpleNamespace:
+    """Python's collector, whose freezing goes into a list."""
+    freeze, unfreeze = partial(done.append, "freeze"), partial(done.append, "unfreeze")
+    return SimpleNamespace(collect=gc.collect, freeze=freeze, unfreeze=unfreeze)

@@ -17,7 +17,7 @@ from outbox.ports import Create
 from outbox.runtime.counts import PipelineFigures
 from outbox.streams import Emit, OrderedLog, Position
 from outbox.streams.cells import Cell, Cells
-from outbox.streams.pipeline import running
+from outbox.streams.pipeline import running, tasks
 from outbox.streams.pipeline import workers as worker_processes
 from outbox.streams.pipeline.changes import applied, combined
 from outbox.streams.pipeline.checkpoint import PARTS_MAX, Chain, Checkpoint, PartRef, Section, merge_count
@@ -46,7 +46,7 @@ from outbox.streams.pipeline.tasks import BeginAgain, LocalTasks
 from outbox.streams.pipeline.window import Windows
 from outbox.streams.pipeline.worker import TaskWorker
 from outbox.streams.pipeline.workers import IN_FLIGHT_MAX, SPARE, Link, WorkerDied, WorkerLost, Workers, WorkerTasks
-from tests.unit.streams.pipeline.counting import Change, Count, Counting, Page, Word, count
+from tests.unit.streams.pipeline.counting import Change, Count, Counting, Page, Word, count, recorded
 from tests.unit.streams.pipeline.selling import Sale, Selling, Takings
 
 
@@ -363,6 +363,27 @@ def test_a_worker_says_the_keys_of_today_in_each_pass_over_its_slots() -> None:
         assert {key: msgspec.json.decode(data)["n"] for key, data in found.items()} == wanted
     (heartbeat,) = worker.handle(Look(7))
     assert heartbeat == Answer(7, Position(0))
+
+
+def test_a_worker_freezes_its_states_when_they_are_saved_and_until_it_begins_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(tasks, "STATES_FROZEN", 2)
+    monkeypatch.setattr(tasks, "gc", recorded(done))
+    plan = plan_of_words()
+    worker, exchange = begun(plan), Exchange(plan, 1)
+    for number, text in enumerate(("a", "b", "c a")):
+        frame = Frame([(Position(number), (), 0, Page(text))], Position(number + 1))
+        for moved in exchange.entries(frame):
+            list(worker.handle(Moved(moved.to, 0, moved.frame)))
+        list(worker.handle(Save(number, Position(number + 1), None)))
+        while worker.has_to_save:
+            list(worker.save())
+        done.append(number)
+    for _ in range(2):
+        list(worker.handle(Begin(0, 0, 1, Position(0), BUFFERED)))
+    assert done == [0, "freeze", 1, 2, "unfreeze"]
 
 
 def test_a_worker_that_begins_again_forgets_what_it_was_to_save() -> None:

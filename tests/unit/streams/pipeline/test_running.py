@@ -15,13 +15,13 @@ from outbox.errors import NotRegistrable, Refused, Throttled, TooLarge
 from outbox.streams import Position, release
 from outbox.streams.log_places import place_of
 from outbox.streams.pipeline import replica as pipeline_replica
-from outbox.streams.pipeline import running
+from outbox.streams.pipeline import running, tasks
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.replica import PipelineReplica
 from outbox.streams.pipeline.running import PipelineLoop
 from outbox.streams.pipeline.tasks import BeginAgain
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
-from tests.unit.streams.pipeline.counting import Count, Counting, expected, states_in
+from tests.unit.streams.pipeline.counting import Count, Counting, expected, recorded, states_in
 
 TEXTS = ("the cat", "sat on the mat", "the end")
 
@@ -61,6 +61,19 @@ async def test_all_items_wait_for_few_checkpoints_while_entries_flow(monkeypatch
         await running.until(Position(len(texts)))
         found = {key: state.n async for key, state in running.items(count)}
     assert {key: found[key] for key, _ in expected(texts)} == dict(expected(texts)) and waits[0] <= 3
+
+
+async def test_states_are_frozen_while_a_replica_goes_on_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, done = Counting(Engine.in_memory()), list[object]()
+    monkeypatch.setattr(tasks, "STATES_FROZEN", 3)
+    monkeypatch.setattr(tasks, "gc", recorded(done))
+    async with asyncio.timeout(20), made.pipeline.run(made.engine, checkpoint_s=0.01) as running:
+        for number, text in enumerate(("a b", "c")):
+            await made.write(text)
+            await running.until(Position(number + 1))
+            await asyncio.sleep(0.05)
+            done.append(number)
+    assert done == [0, "freeze", 1, "unfreeze"]
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -239,6 +252,7 @@ class Replica:
         self.turns, self.checkpoints_made, self.released, self.holds_back = list(turns), 0, Position(5), False
         self.fed = asyncio.Event()
         self.plan = made_plan()
+        self.tasks = SimpleNamespace(state_count=0)
 
     async def turn(self) -> bool:
         found = self.turns.pop(0) if self.turns else TooLarge("the end")
