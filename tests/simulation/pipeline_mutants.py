@@ -71,7 +71,7 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: of a state in a part that is written anew only what changed is kept", "pipeline", "Recoverable", CHECKPOINT,
-        ("    states.update({key: applied(states[key], each) for key, each in changes.items() if key in states})\n", "    states = {key: each for key, each in states.items() if key not in changes}\n"),
+        ("            states[key] = applied(states[key], found)\n", "            rest[key] = combined(found)\n            del states[key]\n"),
         pages=("a", "b"), members=True, replicas=1,
     ),
     mutant(

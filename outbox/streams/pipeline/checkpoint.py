@@ -182,6 +182,11 @@ def merged(sections: Sequence[Section]) -> Section:
 
     The later states win, changes are applied to those before, and the schema is the last one's.
     """
+    return next(section for section in merging(sections) if section is not None)
+
+
+def merging(sections: Sequence[Section]) -> Iterator[Section | None]:
+    """Do as `merged` in steps: None behind each key, and the section at the end."""
     states: dict[str, msgspec.Raw] = {}
     changes: dict[str, list[msgspec.Raw]] = {}
     for section in sections:
@@ -190,9 +195,14 @@ def merged(sections: Sequence[Section]) -> Section:
             del changes[key]
         for key, each in section.changes.items():
             changes.setdefault(key, []).append(each)
-    states.update({key: applied(states[key], each) for key, each in changes.items() if key in states})
-    rest = {key: combined(each) for key, each in changes.items() if key not in states}
-    return Section(section.operator, section.slot, section.schema, states, rest)
+    rest: dict[str, msgspec.Raw] = {}
+    for key, found in changes.items():
+        if key in states:
+            states[key] = applied(states[key], found)
+        else:
+            rest[key] = combined(found)
+        yield None
+    yield Section(section.operator, section.slot, section.schema, states, rest)
 
 
 def without_gone(section: Section) -> Section:

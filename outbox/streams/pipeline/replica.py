@@ -45,14 +45,14 @@ from outbox.streams.pipeline.checkpoint import (
     Section,
     lines_of,
     merge_count,
-    merged,
+    merging,
     part_of,
     sections_of,
     without_gone,
 )
 from outbox.streams.pipeline.operators import Frame, Record
 from outbox.streams.pipeline.plan import GraphChanged, PipelinePlan
-from outbox.streams.pipeline.tasks import BeginAgain, LocalTasks
+from outbox.streams.pipeline.tasks import STATES_AT_ONCE, BeginAgain, LocalTasks
 from outbox.streams.pipeline.workers import Workers, WorkerTasks
 from outbox.streams.read_ahead import ReadAhead
 from outbox.streams.register import Kept, RegisterCell
@@ -70,8 +70,6 @@ DEADLINES_MAX = 8
 PART_BYTES_MAX = 1 << 30
 COPIES_MAX = 1_000
 """The copies of states that wait together until their outputs have left; those of a slot may be more."""
-STATES_BETWEEN = 128
-"""The states of parts that are merged before others go on."""
 HASHED_BYTES = 1 << 18
 """The bytes of a part that are hashed before others go on."""
 
@@ -510,24 +508,29 @@ class PipelineReplica:
         for part in parts:
             for section in sections_of(await read_part(self.place, part), part):
                 found.setdefault(section.place, []).append(section)
-                await self._handled(section)
+                await self._handled()
         for section in saved:
             found.setdefault(section.place, []).append(section)
-        whole = (merged(sections) for _, sections in sorted(found.items()))
-        return await self._encoded(map(without_gone, whole) if is_first else whole)
+        lines = []
+        for _, sections in sorted(found.items()):
+            for joined in merging(sections):
+                await self._handled()
+                if joined is not None:
+                    lines.append(part_of([without_gone(joined) if is_first else joined]))
+        return b"\n".join(lines)
 
     async def _encoded(self, sections: Iterable[Section]) -> bytes:
         """The bytes of a part."""
         lines = []
         for section in sections:
             lines.append(part_of([section]))
-            await self._handled(section)
+            await self._handled()
         return b"\n".join(lines)
 
-    async def _handled(self, section: Section) -> None:
-        """Let others go on between some states and the next."""
-        self._handled_count += len(section.states) + len(section.changes)
-        if self._handled_count > STATES_BETWEEN:
+    async def _handled(self) -> None:
+        """Let others go on between some states or sections and the next."""
+        self._handled_count += 1
+        if self._handled_count >= STATES_AT_ONCE:
             self._handled_count = 0
             await asyncio.sleep(0)
 

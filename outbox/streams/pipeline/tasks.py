@@ -19,8 +19,8 @@ from outbox.streams.pipeline.operators import Frame
 from outbox.streams.pipeline.plan import GraphChanged, PipelinePlan
 from outbox.streams.pipeline.states import KeyedStates, slot_of
 
-STATES_AT_ONCE = 32
-"""The states that a checkpoint saves before it lets others go on."""
+STATES_AT_ONCE = 16
+"""The states that a checkpoint saves or merges before it lets others go on."""
 Deliver = Callable[[str, Frame, bool], None]
 """Takes the frames of a sink; whether their values are as stored."""
 

@@ -20,7 +20,16 @@ from outbox.streams.cells import Cell, Cells
 from outbox.streams.pipeline import running, tasks
 from outbox.streams.pipeline import workers as worker_processes
 from outbox.streams.pipeline.changes import applied, combined
-from outbox.streams.pipeline.checkpoint import PARTS_MAX, Chain, Checkpoint, PartRef, Section, merge_count
+from outbox.streams.pipeline.checkpoint import (
+    PARTS_MAX,
+    Chain,
+    Checkpoint,
+    PartRef,
+    Section,
+    merge_count,
+    merged,
+    merging,
+)
 from outbox.streams.pipeline.core import OperatorFailed, Reduce, Stateless
 from outbox.streams.pipeline.event_time import TIME_MS_MAX, Timed
 from outbox.streams.pipeline.exchange import (
@@ -247,6 +256,16 @@ def test_what_should_return_several_results_and_does_not_stops_with_its_name(kin
     sale = (Position(0), (), 1, (1, False, Sale("tea", 1, 1)))  # as it comes with a time
     with pytest.raises(OperatorFailed, match=r"operator lately fails on .* not a list or an iterator of results"):
         core.feed(Frame([sale], Position(2), [(Position(1), 10**9)]))
+
+
+def test_parts_are_merged_a_key_a_step() -> None:
+    whole = Section("count", 1, 1, {f"s{n}": raw('{"m":{}}') for n in range(3)})
+    changes = {f"s{n}": raw('{"members":{"m":{"a":[1]}}}') for n in range(1, 5)}
+    *steps, last = merging([whole, Section("count", 1, 1, {}, changes)])
+    assert steps == [None] * 4 and last == merged([whole, Section("count", 1, 1, {}, changes)])
+    assert {key: bytes(each) for key, each in merged([whole]).states.items()} == dict.fromkeys(
+        whole.states, b'{"m":{}}'
+    )
 
 
 @pytest.mark.parametrize("size_bytes", [1, 100, 1_000, 50_000])
