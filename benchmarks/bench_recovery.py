@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -152,6 +153,17 @@ async def followed(index: Indexing, counts: Sequence[int], now_s: Callable[[], f
     raise AssertionError("the log ended")
 
 
+def by_second(pages: Sequence[tuple[float, float]], killed_s: Sequence[float]) -> list[report.Row]:
+    """The times of each second's pages, milliseconds, and how many kills it had."""
+    found = []
+    for second in range(math.ceil(max(at for at, _ in pages))):
+        times = sorted(took * 1_000 for at, took in pages if int(at) == second)
+        if times:
+            figures = {"p50_ms": times[len(times) // 2], "max_ms": times[-1]}
+            found.append({"second": second, "kills": sum(int(at) == second for at in killed_s), **figures})
+    return found
+
+
 def judged(pages: Sequence[tuple[float, float]], killed_s: Sequence[float], half_s: float) -> dict[str, Any]:
     """Percentiles around the kills, and of the half without, in milliseconds."""
     near = [took for at, took in pages if any(-BEFORE_S <= at - kill <= BEHIND_S for kill in killed_s)]
@@ -161,6 +173,7 @@ def judged(pages: Sequence[tuple[float, float]], killed_s: Sequence[float], half
         times = sorted(times)
         at = {f"p{share}_ms": times[len(times) * share // 100] * 1_000 for share in (50, 99)}
         figures[name] = {"pages": len(times), **at, "max_ms": times[-1] * 1_000}
+    figures["seconds"] = by_second(pages, killed_s)
     figures["p99_ratio"] = figures["around kills"]["p99_ms"] / figures["undisturbed"]["p99_ms"]
     return figures
 
@@ -211,7 +224,8 @@ def publish(kills: int, state_s: float, output: Path) -> str:
         *report.circumstances(SCRATCH),
     ]
     two, one = asyncio.run(two_replicas(kills)), asyncio.run(one_process(state_s))
-    return report.publish("recovery", [two, one], about, output, text_of(two, one))
+    rows = [two, one, *two.pop("seconds")]
+    return report.publish("recovery", rows, about, output, text_of(two, one))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -97,6 +97,32 @@ def shares(axes: Axes, rows: Rows) -> None:
     axes.set_title("The more messages a key has, the fewer requests each costs")
 
 
+def waits(axes: Axes, rows: Rows) -> None:
+    """How long a page waits until its changes are durable, by mode."""
+    modes = [row["mode"] for row in rows]
+    for share, marker, color in (("p50_ms", "o", OURS), ("p99_ms", "^", ITEM)):
+        axes.plot([row[share]["median"] for row in rows], modes, marker, color=color, label=share.removesuffix("_ms"))
+    axes.set_xscale("log")
+    axes.invert_yaxis()
+    axes.set_xlabel("ms from a page's append until all its changes are durable")
+    axes.set_title("An inverted index, 50 pages a second; behind a release its checkpoints' interval, ms")
+    axes.legend(frameon=False)
+
+
+def gaps(axes: Axes, rows: Rows) -> None:
+    """How long pages take in each second, and the seconds in which a replica is killed."""
+    seconds = [row["second"] for row in rows]
+    for share, color, label in (("max_ms", ITEM, "slowest"), ("p50_ms", OURS, "median")):
+        axes.plot(seconds, [row[share] for row in rows], color=color, label=label)
+    killed = [row["second"] for row in rows if row["kills"]]
+    axes.plot(killed, [0] * len(killed), "x", color=INK, label="kill -9 of one replica of two", clip_on=False)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("second")
+    axes.set_ylabel("ms from a page's append to its last change")
+    axes.set_title("Two replicas on Blob Storage (emulated), each killed again and again, then left alone")
+    axes.legend(frameon=False)
+
+
 CHARTS = (
     Chart(
         "azure-rate.svg",
@@ -115,6 +141,8 @@ CHARTS = (
         charges,
     ),
     Chart("azure-keys.svg", "azure.json", lambda row: row.get("workload") in ("cold", "W1", "ten keys"), shares),
+    Chart("pipeline.svg", "pipeline.json", lambda row: "p50_ms" in row, waits),
+    Chart("recovery.svg", "recovery.json", lambda row: "second" in row, gaps),
 )
 
 

@@ -14,3 +14,5 @@ def test_pages_around_kills_are_judged_beside_those_that_nobody_disturbed() -> N
     assert found["undisturbed"]["pages"] == 90 and found["p99_ratio"] == pytest.approx(2.0)
     text = text_of(found, {"state_s": 60.0, "open_s": 0.5, "behind_open_s": 0.75})
     assert "p99 around 1 kills over p99 undisturbed: 2.00" in text and "0.75 s behind the engine's own opening" in text
+    seconds = [(row["second"], row["kills"], row["max_ms"]) for row in found["seconds"]]
+    assert seconds[2:4] == [(2, 0, pytest.approx(4.0)), (3, 1, pytest.approx(4.0))] and len(seconds) == 20
