@@ -149,7 +149,7 @@ def drawn(chance: random.Random) -> tuple[list[str], set[str], dict[str, int], l
     dead = {f"t{n}" for n in range(40) if chance.random() < 0.1}
     aside = {f"t{n}": chance.choice([1, 2]) for n in range(40) if chance.random() < 0.15}
     rows: list[Row] = []
-    for cause in {*given, *(f"y{n}" for n in range(30))}:
+    for cause in sorted({*given, *(f"y{n}" for n in range(30))}):
         kinds = ("withdraw", "deposit", "opened") if chance.random() < 0.2 else ("withdraw", "deposit")
         own = [] if chance.random() < 0.1 else [posting(cause, kind) for kind in kinds]
         if own and chance.random() < 0.15:
