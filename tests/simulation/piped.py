@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
+import pytest
+
 from outbox.engine.engine import Engine
 from outbox.errors import PoisonMessage
 from outbox.streams import Emit, MapState, OrderedLog, RefusedEntry, Window, release
+from outbox.streams.pipeline.checkpoint import PipelineRegister
 from outbox.streams.pipeline.graph import Pipeline
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.search import Limits, Report, search
 from outbox.verify.findings.streams import pipeline_scenario
+from tests.simulation.stream_programs import Trimmer
 from tests.unit.streams.pipeline.counting import Change, Count, Page, Word, count, text_of, words
 
 
@@ -108,10 +112,15 @@ def explored(
     timed: bool = False,
     cpu_s: float = 60.0,
     begun: bool = True,
+    trims: bool = False,
     faults: dict[str, int] | None = None,
     **options: Any,
 ) -> Report:
-    """Explore replicas over these pages; `versions` are those of the replicas (default: all 1), `releases` in turn."""
+    """Explore replicas over these pages; `versions` are those of the replicas (default: all 1), `releases` in turn.
+
+    With `trims` source and sink are trimmed as far as floors allow, and these move at once: no time passes here, which
+    the checkpoints that are kept would else have to be apart.
+    """
     kind = {"seldom": seldom, "members": members, "refuses": refuses, "timed": timed}
     plans = [
         counting(**kind, version=version, releases=name)
@@ -119,4 +128,11 @@ def explored(
     ]
     budgets = Budgets(**(faults or {}))
     scenario: Any = pipeline_scenario(plans, [Page(text) for text in texts], budgets, begun=begun, **options)
-    return search(scenario, limits=Limits(states=5_000_000, cpu_s=cpu_s))
+    if trims:
+        logs = plans[0].source.log, *(log for _, log in plans[0].sinks.values())
+        scenario.programs.extend(Trimmer(log, scenario.at, f"trimmer of {log.name}") for log in logs)
+    after = PipelineRegister.after
+    with pytest.MonkeyPatch.context() as patch:
+        if trims:
+            patch.setattr(PipelineRegister, "after", lambda register, made, apart_ms: after(register, made, 0))
+        return search(scenario, limits=Limits(states=5_000_000, cpu_s=cpu_s))

@@ -95,6 +95,16 @@ PIPELINE_MUTANTS = (
         pages=("a",), versions=(1, 2), checkpoint_every=0,
     ),
     mutant(
+        "pipeline: floors follow the checkpoint that stands, and not the oldest that is kept", "pipeline", "AttemptEnds", REPLICA,
+        ("        oldest, source = register.oldest, self._source\n", "        oldest, source = register.stands, self._source\n"),
+        pages=("a", "b"), sizes=(1,), trims=True,
+    ),
+    mutant(
+        "pipeline: the floor of the source follows what was fed", "pipeline", "AttemptEnds", REPLICA,
+        ("at=oldest.c.index, kind=source.kind", "at=self.at.index + 1, kind=source.kind"),
+        pages=("a", "b", "a"), replicas=1, trims=True,
+    ),
+    mutant(
         "pipeline: a part that was written is not named", "pipeline", "Recoverable", REPLICA,
         ("        return [*kept, await self._written(data)]\n", "        return [*kept, *again]\n"),
         pages=("a",), replicas=1,
