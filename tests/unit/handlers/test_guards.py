@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from asyncio import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -150,6 +151,18 @@ def attempted(guard: Any, now_ms: int, error: BaseException | None = None, *, ea
 
 
 DOWN = ConnectionError("refused")
+
+
+def test_metrics_show_each_guard_as_of_now_and_change_none() -> None:
+    counts, now_ms = Counts(), time.time_ns() // 1_000_000
+    breaker, rate = counts.guard(Breaker("there", least=1, open_s=1)), counts.guard(Rate(0.01, name="slow"))
+    assert attempted(breaker, now_ms - 2_000, DOWN) and attempted(breaker, now_ms)
+    assert attempted(rate, now_ms) and not attempted(rate, now_ms)
+    for _ in range(2):
+        text = prometheus("m", counts)
+        assert 'outbox_guard_state{app="m",guard="there"} 1\n' in text  # ramping
+        assert 'outbox_guard_state{app="m",guard="slow"} 3\n' in text  # open: a message waits for its place
+    assert breaker.state == "ramping" and rate.state == "open"
 
 
 def test_a_breaker_that_was_closed_again_begins_anew() -> None:
