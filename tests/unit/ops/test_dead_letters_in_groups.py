@@ -223,6 +223,22 @@ async def test_the_first_that_was_left_says_why() -> None:
     assert (moved.count, moved.left, moved.why) == (0, 2, "m1 was too old")
 
 
+async def test_a_copy_that_is_refused_is_left_and_one_that_went_along_is_not() -> None:
+    errors = iter([None, LookupError("m has no dead letter 8"), Refused("m was too old")])
+
+    class Moving:
+        async def ask(self, asked: Any) -> Any:
+            if isinstance(asked, FindDead):
+                return {}
+            if (error := next(errors)) is not None:
+                raise error
+            return Moved(2)
+
+    letters = [view_of("m", dead(sequence=number), "") for number in (7, 8, 9)]
+    moved = await dead_letters.resubmit_all(cast(Any, Moving()), letters, a_second=None)
+    assert (moved.count, moved.left, moved.why) == (2, 1, "m was too old")
+
+
 async def test_dead_letters_of_several_queues_are_discarded_in_their_own() -> None:
     asked = list[tuple[str, list[int]]]()
 
