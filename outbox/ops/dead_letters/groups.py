@@ -108,25 +108,26 @@ async def resubmit_all(admin: Admin, letters: Sequence[DeadLetterView], *, a_sec
     relapses, run = _Relapses(admin), set[tuple[str, str]]()
     await relapses.know(letters)
 
-    began_s, count, left, why = time.monotonic(), 0, 0, ""
-    for number, letter in enumerate(letters):
-        await _pace(began_s, number, a_second)
-        if relapsed := await relapses.first():
-            return MovedGroup(count, left + len(letters) - number, *relapsed, why)
-        its = letter.queue, letter.id
-        try:
-            moved = await admin.ask(Resubmit(*its, sequence=letter.sequence))
-        except (LookupError, Refused) as error:
-            if isinstance(error, Refused) or its not in run:  # else a copy, which went along
-                left, why = left + 1, why or str(error)
-        except OutboxError as error:  # its outcome may be unknown, and the next would fare no better
-            return MovedGroup(count, left + len(letters) - number, why=str(error), is_broken_off=True)
-        else:
-            run.add(its)
-            relapses.watch(*its)
-            count += moved.count
-    relapsed = await relapses.first(within_s=RELAPSE_WITHIN_S)
-    return MovedGroup(count, left, *(relapsed or ("", 0)), why)
+    began_s, count, left, why, number = time.monotonic(), 0, 0, "", 0
+    try:
+        for number, letter in enumerate(letters):
+            await _pace(began_s, number, a_second)
+            if relapsed := await relapses.first():
+                return MovedGroup(count, left + len(letters) - number, *relapsed, why)
+            its = letter.queue, letter.id
+            try:
+                moved = await admin.ask(Resubmit(*its, sequence=letter.sequence))
+            except (LookupError, Refused) as error:
+                if isinstance(error, Refused) or its not in run:  # else a copy, which went along
+                    left, why = left + 1, why or str(error)
+            else:
+                run.add(its)
+                relapses.watch(*its)
+                count += moved.count
+        number = len(letters)
+        return MovedGroup(count, left, *(await relapses.first(within_s=RELAPSE_WITHIN_S) or ("", 0)), why)
+    except OutboxError as error:  # its outcome may be unknown, and the next would fare no better
+        return MovedGroup(count, left + len(letters) - number, why=str(error), is_broken_off=True)
 
 
 async def discard_all(

@@ -329,6 +329,25 @@ async def test_resubmitting_is_broken_off_at_an_error_and_counts_all_that_are_le
     assert (moved.count, moved.left, moved.is_broken_off, moved.why) == (1, 4, True, "no answer")
 
 
+@pytest.mark.parametrize(("every_s", "moved_count"), [(0.0, 1), (60.0, 2)])
+async def test_an_error_of_a_look_for_relapses_breaks_off_and_says_what_was_done_before(
+    every_s: float, moved_count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([True])
+
+    class Failing:
+        async def ask(self, asked: Any) -> Any:
+            if isinstance(asked, FindDead) and not next(looks, False):
+                raise OutcomeUnknown("no answer")
+            return {} if isinstance(asked, FindDead) else Moved(1)
+
+    monkeypatch.setattr(dead_letters, "LOOK_EVERY_S", every_s)  # between them, or behind the last
+    letters = [view_of(f"m{number}", dead(sequence=number), "") for number in (7, 8)]
+    moved = await dead_letters.resubmit_all(cast(Any, Failing()), letters, a_second=None)
+    assert (moved.count, moved.left) == (moved_count, 2 - moved_count)
+    assert moved.is_broken_off and moved.why == "no answer"
+
+
 def letter(description: str, traceback: str = "", reason: str = "failed") -> DeadLetterView:
     known: dict[str, Any] = {"id": "a", "sequence": 1, "queue": "q", "type": "", "delivery_count": 1, "created": 0.0}
     known |= {"key": "", "correlation_id": "", "size_bytes": 1, "reason": reason}
