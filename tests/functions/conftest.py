@@ -157,7 +157,7 @@ class Cloud(Hosts):
         return 0 if found is None else found.balance
 
     def postings(self) -> list[Any]:
-        """What is in the ledger, copies too."""
+        """The rows of the ledger, duplicates included."""
         return list(self.engine.broker.queue("ledger").tasks.values())
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from azure.functions.servicebus import ServiceBusMessage
 
 
 def triggered(id: str, body: bytes, type: str = "", *, count: int = 1) -> ServiceBusMessage:
-    """A message of a type, or of none, in its so many-th delivery."""
+    """A Service Bus message of a type, or of none, with a delivery count."""
     return ServiceBusMessage(
         body=body,
         trigger_metadata=None,

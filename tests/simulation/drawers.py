@@ -1,4 +1,4 @@
-"""The application of tests in which dead letters are resubmitted: what is too much for a drawer may be less later."""
+"""Applications for tests of resubmission: they refuse a withdrawal that the drawer's state cannot cover yet."""
 
 from __future__ import annotations
 

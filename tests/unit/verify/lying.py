@@ -1,4 +1,4 @@
-"""A store that tells the truth, for those that change one thing of it."""
+"""A store that hands every call on, from which faulty stores are derived."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Wire:
 
     @classmethod
     async def attached(cls, server: ServiceBusServer, *frames: bytes, count: int = 1) -> Wire:
-        """Open, and wait until so many links are attached."""
+        """Open a connection, and wait for `count` attach frames."""
         wire = await cls.open(server, *frames)
         await wire.wait_frames(0x12, count)
         return wire
