@@ -9,7 +9,7 @@ CORES = "outbox/streams/pipeline/cores.py"
 EVENT_TIME = "outbox/streams/pipeline/event_time.py"
 CHECKPOINT = "outbox/streams/pipeline/checkpoint.py"
 STATES = "outbox/streams/pipeline/states.py"
-STATE_TYPES = "outbox/streams/pipeline/state_types.py"
+STATE_FIELDS = "outbox/streams/pipeline/state_fields.py"
 REPLICA = "outbox/streams/pipeline/replica.py"
 LINEAGE = "outbox/lineage.py"
 
@@ -60,13 +60,13 @@ PIPELINE_MUTANTS = (
         pages=("a", "b"), sizes=(1, 2),
     ),
     mutant(
-        "pipeline: members count as saved when they are saved", "pipeline", "Recoverable", STATE_TYPES,
-        ("(at, fresh)] if lost else [(at, fresh)]\n", "(at, fresh)] if lost else []\n"),
+        "pipeline: members count as saved when they are saved", "pipeline", "Recoverable", STATES,
+        ("            self._marked[key] = [(self._at, marked)]\n", "            pass\n"),
         pages=("a", "b", "a"), members=True, replicas=1, faults={"error": 1},
     ),
     mutant(
-        "pipeline: a box counts as saved as a whole when it is saved", "pipeline", "Recoverable|AttemptEnds", STATE_TYPES,
-        ("        return None if WHOLE in found else found\n", "        return None if WHOLE in fresh else [*({*found} - {WHOLE})]\n"),
+        "pipeline: a box counts as saved as a whole when it is saved", "pipeline", "Recoverable|AttemptEnds", STATE_FIELDS,
+        ("                members = {**each[len(marked)], **members}\n", "                members = {**{one: None for one in each[len(marked)] if one is not WHOLE}, **members}\n"),
         pages=("a", "b"), members=True, replicas=1, faults={"lost": 1},
     ),
     mutant(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -19,10 +19,14 @@ import msgspec.inspect as shapes
 from outbox.codec import Codec, codec_for
 from outbox.encoding import encoded_plain, is_pydantic, null_in
 from outbox.errors import CorruptRecord, NotRegistrable, PoisonMessage
-from outbox.streams.cells import DECODE_ERRORS, Position
+from outbox.streams.cells import DECODE_ERRORS
 from outbox.streams.pipeline.changes import Changes, Members, changes_of
-from outbox.streams.pipeline.state_types import ListState, MapState, Marks, Value
+from outbox.streams.pipeline.state_types import WHOLE, ListState, MapState, Marks, Value
 from outbox.streams.values import codec_of
+
+Marked = Sequence[Mapping[Any, None]]
+"""The members that changed, by box."""
+_raws_of = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def state_codec(kind: type[Any]) -> Codec:
@@ -98,33 +102,49 @@ class StateFields:
             found[name]._marks.stands(name, reads=self.boxes[name].reads)
         return self._kind(**found)
 
-    def changed(self, state: Any, at: Position, since: Position) -> msgspec.Raw | None:
-        """Encode what changed of a state, for a checkpoint at `at` where one at `since` stands; None: all.
+    def changed(self, state: Any, lost: Iterable[Marked]) -> tuple[Changes | None, Marked]:
+        """Take the changes of a state since this was last called, and `lost` before that; no changes: all of it.
+
+        With it the members of each box that are new.  Later changes of the state change none of it; `stored` encodes
+        many at once, which is cheaper than each.
 
         Raises:
             PoisonMessage: something of it cannot be stored.
         """
-        changes = Changes({}, {}, {})
+        changes, marked = Changes({}, {}, {}), list[Mapping[Any, None]]()
         wholes: list[tuple[str, Kept, Any]] = []
         for name, kept in self._kept:
             box = kept.box_of(getattr(state, name))
             marks: Marks = box._marks
             marks.reads = kept.reads
-            members = marks.changed(name, at, since)
-            if members is None:
+            members = fresh = marks.taken(name)
+            for each in lost:
+                members = {**each[len(marked)], **members}
+            marked.append(fresh)
+            if WHOLE in members:
                 wholes.append((name, kept, box))
             elif members:
                 kept.put(name, box, members, changes)
         if len(wholes) == len(self._kept):
-            return None
+            return None, marked
         for name, codec in self._others.items():
             changes.fields[name] = raw_of(codec, getattr(state, name))
         for name, kept, box in wholes:
             changes.fields[name] = msgspec.Raw(encoded_plain(kept.whole(box)))
-        data = encoded_plain(changes)
+        return changes, marked
+
+    def stored(self, found: Sequence[Changes]) -> Sequence[msgspec.Raw]:
+        """Encode what changed of some states.
+
+        Raises:
+            PoisonMessage: something of it cannot be stored.
+        """
+        data = encoded_plain(found)
+        raws = _raws_of(data)
         if null_in(data):
-            self._check(changes_of(data))
-        return msgspec.Raw(data)
+            for raw in raws:
+                self._check(changes_of(raw))
+        return raws
 
     def _check(self, changes: Changes) -> None:
         """Check that boxes and members in stored changes would be read back.
@@ -137,11 +157,6 @@ class StateFields:
                 checked(kept.read, kept.typed.codec.name, bytes(changes.fields[name]))
             for raw in chain.from_iterable(changes.members.get(name, {}).values()):
                 checked(kept.typed.codec.decode, kept.typed.codec.name, bytes(raw))
-
-    def forget(self, state: Any) -> None:
-        """Forget the saved changes of a state: a checkpoint stands that has them."""
-        for name, kept in self._kept:
-            kept.box_of(getattr(state, name))._marks.earlier.clear()
 
     def look(self, state: Any) -> None:
         """Note a box from another field: it is saved as a whole, even if it is moved back.
@@ -265,6 +280,10 @@ class Typed:
         """Values, for an encoder."""
         return [msgspec.Raw(self.codec.encode(value)) for value in values] if self._is_model else values
 
+    def kept(self, value: Any) -> Any:
+        """A value that stays so, for an encoder that is called later."""
+        return msgspec.Raw(self.codec.encode(value)) if self.reads else value
+
     def values(self, stored: Iterable[Any]) -> Iterable[Any]:
         """Values that were decoded."""
         return [self.codec.decode(bytes(raw)) for raw in stored] if self._is_model else stored
@@ -289,7 +308,7 @@ class KeptValue:
         return Value(self.typed.codec.decode(data))
 
     def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
-        changes.fields[name] = raw_of(self.typed.codec, box._inner)
+        changes.fields[name] = self.typed.kept(box._inner)
 
     def apply(self, box: Any, members: Members, length: int) -> None:
         raise CorruptRecord("a value has no members")
@@ -325,8 +344,8 @@ class KeptMap:
         return self.made(self._decode(data))
 
     def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
-        inner, text, plain = box._inner, self._text, self.typed.plain
-        changes.members[name] = {text(key): [*plain((inner[key],))] if key in inner else [] for key in members}
+        inner, text, kept = box._inner, self._text, self.typed.kept
+        changes.members[name] = {text(key): [kept(inner[key])] if key in inner else [] for key in members}
 
     def apply(self, box: Any, members: Members, length: int) -> None:
         for text, each in members.items():
@@ -358,9 +377,8 @@ class KeptList:
     def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
         inner = box._inner
         changes.lengths[name] = len(inner)
-        changes.members[name] = {
-            str(index): [*self.typed.plain((inner[index],))] for index in members if index < len(inner)
-        }
+        kept = self.typed.kept
+        changes.members[name] = {str(index): [kept(inner[index])] for index in members if index < len(inner)}
 
     def apply(self, box: Any, members: Members, length: int) -> None:
         inner = box._inner

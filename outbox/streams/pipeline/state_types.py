@@ -6,8 +6,8 @@
 
 Theory of operation: a checkpoint is made of what changed at or behind the position of the one that stands.  A box
 notes which of its members were changed, without a position, because it knows none; when the state is saved, before
-the next record of its key, these get the position of the checkpoint, below which they changed.  So what a lost or given
-up checkpoint has saved is saved again until one stands that is not before it.  What is saved is absolute.
+the next record of its key, these are kept with the position of the checkpoint, below which they changed.  So what a
+lost or given up checkpoint has saved is saved again until one stands that is not before it.  What is saved is absolute.
 
 A box that was not saved in this field, such as a new one, is saved as a whole.  Where values can be changed in place, a
 value that was read counts as changed.  A map goes by the order of its keys: the order in which they came would not
@@ -23,8 +23,6 @@ from copy import deepcopy
 from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
-from outbox.streams.cells import Position
-
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
@@ -35,9 +33,9 @@ WHOLE = object()
 
 
 class Marks:
-    """The changed members of a box: fresh ones, and saved ones whose checkpoints may not stand."""
+    """The members of a box that changed since it was last saved."""
 
-    __slots__ = ("earlier", "field", "fresh", "reads", "undo")
+    __slots__ = ("field", "fresh", "reads", "undo")
 
     def __init__(self) -> None:
         self.field = ""
@@ -45,8 +43,6 @@ class Marks:
         self.reads = False
         """Whether a read member counts as changed."""
         self.fresh: dict[Any, None] = {}
-        self.earlier: list[tuple[Position, dict[Any, None]]] = []
-        """The members that were saved, behind the position of their checkpoint, the oldest first: two at most."""
         self.undo: list[Callable[[], object]] | None = None
         """Calls that take changes back; None where nobody asks for them."""
 
@@ -54,15 +50,12 @@ class Marks:
         """Say that all of it is saved."""
         self.field, self.reads = field, reads
 
-    def changed(self, field: str, at: Position, since: Position) -> Iterable[Any] | None:
-        """The members that a checkpoint at `at` saves, where one at `since` stands; None: all that it is."""
+    def taken(self, field: str) -> Mapping[Any, None]:
+        """The members that changed since this was last called; `WHOLE` is all."""
         fresh, self.fresh = self.fresh, {}
         if self.field != field:
             self.field, fresh = field, {WHOLE: None}
-        lost = {member: None for cut, each in self.earlier if cut > since for member in each}
-        found = {**lost, **fresh} if lost else fresh
-        self.earlier = [(self.earlier[-1][0], lost), (at, fresh)] if lost else [(at, fresh)]
-        return None if WHOLE in found else found
+        return fresh
 
 
 class Value(Generic[T]):
@@ -118,6 +111,13 @@ class MapState(MutableMapping[K, V]):
             if self._marks.undo is not None:
                 self._marks.undo.append(partial(self._inner.__setitem__, key, deepcopy(found)))
         return found
+
+    @overload
+    def get(self, key: K, default: None = None, /) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V | T, /) -> V | T: ...
+    def get(self, key: K, default: Any = None, /) -> Any:
+        return self[key] if key in self._inner else default
 
     def __setitem__(self, key: K, value: V) -> None:
         if self._marks.undo is not None:

@@ -8,7 +8,8 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -20,8 +21,8 @@ from outbox.errors import CorruptRecord, OutboxError
 from outbox.lineage import Key, field
 from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.cells import Position
-from outbox.streams.pipeline.changes import applied, changes_of
-from outbox.streams.pipeline.state_fields import StateFields
+from outbox.streams.pipeline.changes import Changes, applied, changes_of
+from outbox.streams.pipeline.state_fields import Marked, StateFields
 
 SLOTS = 64
 GONE = msgspec.Raw(b"null")
@@ -30,6 +31,17 @@ GONE = msgspec.Raw(b"null")
 
 class StateUnstorable(OutboxError):
     """A checkpoint cannot store a state; the pipeline stands still."""
+
+
+class Saved(NamedTuple):
+    """The saved states of a slot, by key, and of others what changed; see `Changes`."""
+
+    states: dict[str, msgspec.Raw]
+    changes: dict[str, msgspec.Raw]
+
+
+def _nothing() -> Saved:
+    return Saved({}, {})
 
 
 class Loaded(NamedTuple):
@@ -69,12 +81,15 @@ class KeyedStates:
         """The same of each key that is in that checkpoint, and may not be in the one that stands."""
         self._waiting: dict[Key, Any] = {}
         """The keys that the checkpoint under way has yet to save."""
-        self._stood: dict[Key, Position] = {}
-        """Keys whose changes are in the checkpoint that stands, and are not forgotten yet."""
         self._at = Position(0)
         """Where the checkpoint under way is."""
-        self._saved: dict[int, dict[str, msgspec.Raw]] = {}
-        self._saved_changes: dict[int, dict[str, msgspec.Raw]] = {}
+        self._saved = defaultdict[int, Saved](_nothing)
+        self._unstored: list[tuple[Key, Changes]] = []
+        """Saved changes that are not encoded yet."""
+        self._marked: dict[Key, list[tuple[Position, Marked]]] = {}
+        """The saved members of each key, behind the position of their checkpoint: the one under way, and a lost one."""
+        self._lost: dict[Key, list[tuple[Position, Marked]]] = {}
+        """The same of the checkpoints before it, which may not stand."""
         self._fields = fields
         self._look = fields.look if fields is not None and len(fields.boxes) > 1 else None
         """Notes a box that was moved to another field, where there are several."""
@@ -114,37 +129,29 @@ class KeyedStates:
 
         None: all.
         """
-        self._saved, self._saved_changes = {}, {}
+        self._saved, self._unstored = defaultdict(_nothing), []
         if since == self._at:
-            self._stood, self._taken = self._taken, self._changed
+            self._taken, self._lost = self._changed, {}
         else:  # another checkpoint stands than the last that was begun
-            found = {**self._taken, **self._changed}
+            found, lost = {**self._taken, **self._changed}, {**self._lost, **self._marked}
             self._taken = {key: each for key, each in found.items() if since is None or each >= since}
-            self._stood = {key: each for key, each in found.items() if key not in self._taken}
+            self._lost = {key: each for key, each in lost.items() if key in self._taken}
+        self._marked = {}
         self._since, self._at, self._changed = since, at, {}
         self._waiting = dict(self._taken if since is not None else self.all())
 
     def save(self, count: int) -> bool:
         """Save up to `count` states; whether all are saved."""
-        for _ in range(count):
-            if self._waiting:
-                self._save(self._waiting.popitem()[0])
-            elif self._stood:
-                self._forget(self._stood.popitem()[0])
-        return not self._waiting and not self._stood
+        for _ in range(min(count, len(self._waiting))):
+            self._save(self._waiting.popitem()[0])
+        found, self._unstored = self._unstored, []
+        if found:
+            self._store(found)
+        return not self._waiting
 
-    def _forget(self, key: Key) -> None:
-        state = self.by_key.get(key)
-        if self._fields is not None and state is not None and key not in self._taken and key not in self._changed:
-            self._fields.forget(state)
-
-    def saved(self) -> dict[int, dict[str, msgspec.Raw]]:
-        """The saved states, by slot and key."""
+    def saved(self) -> Mapping[int, Saved]:
+        """The saved states and changes, by slot."""
         return self._saved
-
-    def saved_changes(self, slot: int) -> dict[str, msgspec.Raw]:
-        """The saved changes of a slot's states, by key; these are not saved as a whole."""
-        return self._saved_changes.get(slot, {})
 
     def copied(self, state: Any) -> Any:
         """A copy of a state, as it would be read back."""
@@ -154,19 +161,46 @@ class KeyedStates:
 
     def _save(self, key: Key) -> None:
         try:
-            slot, text, state = slot_of(key), text_of(key), self.by_key.get(key)
-            saved = self._saved.setdefault(slot, {})
+            state = self.by_key.get(key)
             if self._fields is not None and state is not None and self._since is not None:
-                changes = self._fields.changed(state, self._at, self._since)
+                changes = self._changes(self._fields, key, state, self._since)
                 if changes is not None:
-                    self._saved_changes.setdefault(slot, {})[text] = changes
+                    self._unstored.append((key, changes))
                     return
-            saved[text] = GONE if state is None else msgspec.Raw(self.encode(state))
+            raw = GONE if state is None else msgspec.Raw(self.encode(state))
+            self._saved[slot_of(key)].states[text_of(key)] = raw
         except Exception as error:
-            raise StateUnstorable(
-                f"operator {self._operator}: the state of key {key!r} cannot be stored ({failure_text(error)}); "
-                "mend the operator and give the pipeline the next version="
-            ) from error
+            raise self._unstorable(key, error) from error
+
+    def _changes(self, fields: StateFields, key: Key, state: Any, since: Position) -> Changes | None:
+        """Take the changes of a key's state; None: all of it changed."""
+        lost = [each for each in self._lost.get(key, ()) if each[0] > since] if self._lost else []
+        changes, marked = fields.changed(state, [each for _, each in lost])
+        if lost:
+            both = [{**one, **other} for one, other in zip(lost[0][1], lost[-1][1], strict=True)]
+            self._marked[key] = [(lost[-1][0], both), (self._at, marked)]
+        else:
+            self._marked[key] = [(self._at, marked)]
+        return changes
+
+    def _store(self, found: Sequence[tuple[Key, Changes]]) -> None:
+        """Encode changes, all at once."""
+        try:
+            raws = self._fields.stored([changes for _, changes in found]) if self._fields is not None else ()
+        except Exception as error:
+            if len(found) == 1:
+                raise self._unstorable(found[0][0], error) from error
+            for each in found:
+                self._store([each])
+        else:
+            for (key, _), raw in zip(found, raws, strict=True):
+                self._saved[slot_of(key)].changes[text_of(key)] = raw
+
+    def _unstorable(self, key: Key, error: Exception) -> StateUnstorable:
+        return StateUnstorable(
+            f"operator {self._operator}: the state of key {key!r} cannot be stored ({failure_text(error)}); "
+            "mend the operator and give the pipeline the next version="
+        )
 
     def load(
         self, states: Mapping[str, msgspec.Raw], schema: int, changes: Mapping[str, msgspec.Raw] | None = None

@@ -159,7 +159,7 @@ class LocalTasks:
 def sections_saved(keyed: Mapping[str, KeyedStates]) -> dict[tuple[str, int], Section]:
     """Sections of all that the states of operators have saved, by operator and slot."""
     return {
-        (name, slot): Section(name, slot, states.schema, found, states.saved_changes(slot))
+        (name, slot): Section(name, slot, states.schema, *found)
         for name, states in keyed.items()
         for slot, found in states.saved().items()
     }

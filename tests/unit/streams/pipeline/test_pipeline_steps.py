@@ -162,7 +162,7 @@ def test_what_is_applied_ahead_is_taken_back_when_an_earlier_record_comes_and_le
     assert changes(group.feed(1, frame(upto=3))) == [("a1", 2), ("a2", 3)]
     assert states.all() == {"a": Count(3), "b": Count(1)}
     states.begin(Position(1), Position(3))
-    assert states.save(9) and [key for saved in states.saved().values() for key in saved] == ["sa"]
+    assert states.save(9) and [key for saved in states.saved().values() for key in saved.states] == ["sa"]
     group.feed(0, frame("a3", upto=4))
     assert changes(group.feed(1, frame(upto=4))) == [("a3", 4)]
     assert not group.pending and not group.made and not group.ahead

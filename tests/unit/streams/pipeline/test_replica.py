@@ -232,7 +232,7 @@ async def test_states_are_saved_as_they_were_though_entries_go_on() -> None:
     await replica.turn()
     while not states.save(1):
         pass
-    saved = {key: bytes(raw) for found in states.saved().values() for key, raw in found.items()}
+    saved = {key: bytes(raw) for found in states.saved().values() for key, raw in found.states.items()}
     assert saved == {"sthe": b'{"n":1}', "scat": b'{"n":1}'}
 
 

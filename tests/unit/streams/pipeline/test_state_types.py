@@ -207,7 +207,7 @@ class Running:
             for section in sections_of(self.disk.data[part.blob], part):
                 older.setdefault(section.slot, []).append(section)
         for slot, found in self.states.saved().items():
-            section = Section("count", slot, 1, found, self.states.saved_changes(slot))
+            section = Section("count", slot, 1, *found)
             older.setdefault(slot, []).append(section)
         data = part_of(map(merged, older.values()))
         if self.disk.c == self.since and self.cut > self.since:
@@ -243,6 +243,14 @@ def test_what_is_saved_of_changes_is_the_state_whatever_becomes_of_checkpoints(s
     assert Running(disk, codec).contents() == expected(disk.c)
 
 
+def changes_in(state: Any) -> msgspec.Raw | None:
+    """What changed of a state since this was last called, as stored; None: all."""
+    fields = fields_of(type(state))
+    assert fields is not None
+    changes, _ = fields.changed(state, [])
+    return None if changes is None else fields.stored([changes])[0]
+
+
 @dataclass
 class Members:
     members: MapState[int, int] = field(default_factory=MapState)
@@ -255,7 +263,7 @@ def test_of_many_members_the_changed_one_is_written_and_until_a_checkpoint_with_
     states.by_key["k"] = Members(MapState({number: number for number in range(30_000)}))
     states.begin(Position(0), Position(1))
     states.save(1)
-    assert len(states.saved()[slot_of("k")]["sk"]) > 300_000
+    assert len(states.saved()[slot_of("k")].states["sk"]) > 300_000
     states.touch("k", Position(1))
     states.by_key["k"].members[7] = 1
     for since, changed in ((1, ["7"]), (1, ["7"]), (2, ["8"])):
@@ -263,21 +271,20 @@ def test_of_many_members_the_changed_one_is_written_and_until_a_checkpoint_with_
         states.touch("k", Position(2))
         states.by_key["k"].members[8] = 2
         states.save(1)
-        found = states.saved_changes(slot_of("k"))["sk"]
+        found = states.saved()[slot_of("k")].changes["sk"]
         assert [*changes_of(found).members["members"]] == changed or (since, changed) == (1, ["7"])
         assert len(bytes(found)) < 100
     states.begin(Position(3), Position(4))
     assert states.save(1) and not states.saved()
-    assert states.by_key["k"].members._marks.earlier == []  # nothing is kept of what stands
+    assert not states._marked and not states._lost  # nothing is kept of what stands
 
 
 def test_a_map_goes_by_its_keys_and_reading_numbers_changes_nothing() -> None:
     box = MapState({3: 1, 1: 2, 2: 3})
     assert [*box.items()] == [(1, 2), (2, 3), (3, 1)] and box == {1: 2, 2: 3, 3: 1} and 3 in box
     state = Members(box)
-    fields = fields_of(Members)
-    assert fields is not None and fields.changed(state, Position(0), Position(0)) is None
-    assert box[3] == 1 and fields.changed(state, Position(5), Position(4)) == msgspec.Raw(b"{}")
+    assert changes_in(state) is None
+    assert box[3] == 1 and changes_in(state) == msgspec.Raw(b"{}")
     assert repr(Value(1)) + repr(ListState([1])) + repr(box) == "Value(1)ListState([1])MapState({1: 2, 2: 3, 3: 1})"
     assert Value(1) == Value(1) and ListState([1]) == [1] and Value(1) != 1
 
@@ -295,10 +302,10 @@ def test_a_loaded_state_is_decoded_when_it_is_asked_for_and_saved_with_what_chan
     assert read == [] and len(states) == 2
     assert states.touch("a", Position(0)) == states.state("a") == Members(MapState({1: 1, 2: 2})) and len(read) == 1
     states.begin(Position(0), Position(1))
-    assert states.save(9) and states.saved() == {slot_of("a"): {}} and len(read) == 1
+    assert states.save(9) and [*states.saved()] == [slot_of("a")] and len(read) == 1
     assert states.state("c") is None and states.touch("c", Position(0)) is None
     states.begin(None, Position(1))
-    assert states.save(9) and {key for saved in states.saved().values() for key in saved} == {"sa", "sb"}
+    assert states.save(9) and {key for saved in states.saved().values() for key in saved.states} == {"sa", "sb"}
     assert states.all() == {"a": Members(MapState({1: 1, 2: 2})), "b": Members(MapState({1: 1}))}
 
 
@@ -357,7 +364,7 @@ def test_a_field_that_was_added_begins_with_its_default_and_is_saved_as_a_whole(
     assert state == Added(3)
     state.more[2] = 2
     fields = fields_of(Added)
-    assert fields is not None and fields.changed(state, Position(9), Position(9)) is None
+    assert fields is not None and changes_in(state) is None
 
 
 @dataclass
@@ -391,15 +398,14 @@ class Items:
 
 
 def test_a_value_that_is_changed_in_place_is_saved() -> None:
-    state, fields = Kinds(), fields_of(Kinds)
-    assert fields is not None
+    state = Kinds()
     state.numbers[1], state.numbers[2] = [1], [2]
     state.texts.append(["a"])
-    assert fields.changed(state, Position(0), Position(0)) is None
+    assert changes_in(state) is None
     state.numbers[1].append(3)
     state.texts[0].append("b")
     state.seen.value.append(4)
-    found = fields.changed(state, Position(2), Position(1))
+    found = changes_in(state)
     assert found is not None and msgspec.json.decode(found)["members"] == {
         "numbers": {"1": [[1, 3]]},
         "texts": {"0": [["a", "b"]]},
@@ -484,7 +490,7 @@ def test_boxes_that_are_swapped_and_swapped_back_are_saved_as_a_whole() -> None:
             states.save(1)
     states.begin(Position(2), Position(3))
     states.save(1)
-    assert bytes(states.saved()[slot_of("k")]["sk"]) == b'{"items":[1],"others":[2]}'
+    assert bytes(states.saved()[slot_of("k")].states["sk"]) == b'{"items":[1],"others":[2]}'
 
 
 @dataclass
@@ -531,19 +537,19 @@ def test_a_state_that_cannot_be_stored_says_where(state: Any, text: str) -> None
 
 
 def test_a_member_that_would_not_be_read_back_is_refused() -> None:
-    state, fields = Members(), fields_of(Members)
-    assert fields is not None and fields.changed(state, Position(0), Position(0)) is None
+    state = Members()
+    assert changes_in(state) is None
     state.members[1] = None  # type: ignore[assignment]  # that is tested
     with pytest.raises(PoisonMessage, match="would not be read back"):
-        fields.changed(state, Position(2), Position(1))
+        changes_in(state)
 
 
 def test_a_new_box_beside_one_that_was_saved_is_refused_where_it_would_not_be_read_back() -> None:
-    state, fields = Items(), fields_of(Items)
-    assert fields is not None and fields.changed(state, Position(0), Position(0)) is None
+    state = Items()
+    assert changes_in(state) is None
     state.items = ListState([None])  # type: ignore[list-item]  # that is tested
     with pytest.raises(PoisonMessage, match="would not be read back"):
-        fields.changed(state, Position(2), Position(1))
+        changes_in(state)
 
 
 def test_a_key_that_cannot_be_stored_is_named() -> None:
