@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 Plant = TypeVar("Plant")
 
@@ -13,4 +13,8 @@ class Situation(NamedTuple, Generic[Plant]):
     name: str
     plant: Plant
     command: str
-    words: tuple[str, ...]
+    words: tuple[str, ...] = ()
+
+    def says(self, *words: str) -> Self:
+        """This situation, with the words of the answer."""
+        return self._replace(words=words)

@@ -67,83 +67,51 @@ SENT = (
     *(("ledger", f"entry-{n}", "a") for n in range(2)),
 )
 SITUATIONS = (
-    Situation(
-        "a handler that hangs",
-        None,
-        "queue peek orders --state in-hand",
-        ("hangs-1", "handler take has waited for", "test_host_situations.py"),
+    Situation("a handler that hangs", None, "queue peek orders --state in-hand").says(
+        "hangs-1", "handler take has waited for", "test_host_situations.py"
     ),
-    Situation(
-        "the line at which it hangs",
-        None,
-        "message show hangs-1",
-        (f"test_host_situations.py:{HANGS_AT} in answer_of_the_warehouse", "the lock ends in"),
+    Situation("the line at which it hangs", None, "message show hangs-1").says(
+        f"test_host_situations.py:{HANGS_AT} in answer_of_the_warehouse", "the lock ends in"
     ),
-    Situation(
-        "a message behind one that hangs",
-        None,
-        "queue peek orders",
-        ("behind-1", "a receiver has it", "hangs-1", "handler take has waited for"),
+    Situation("a message behind one that hangs", None, "queue peek orders").says(
+        "behind-1", "a receiver has it", "hangs-1", "handler take has waited for"
     ),
-    Situation(
-        "a blocking handler that hangs",
-        None,
-        "queue peek reports",
-        ("thread-1", "handler write has waited for", "in a thread"),
+    Situation("a blocking handler that hangs", None, "queue peek reports").says(
+        "thread-1", "handler write has waited for", "in a thread"
     ),
-    Situation(
-        "a breaker that is open",
-        None,
-        "status",
-        (
-            "breaker payments: open",
-            "s more",
-            "2 of 2 attempts failed, the last with ConnectionError",
-            "rescheduled messages",
-        ),
+    Situation("a breaker that is open", None, "status").says(
+        "breaker payments: open",
+        "s more",
+        "2 of 2 attempts failed, the last with ConnectionError",
+        "rescheduled messages",
     ),
-    Situation(
-        "a message that a breaker holds back",
-        None,
-        "queue peek charges",
-        ("charge-2", "next try in", "the breaker payments is open"),
+    Situation("a message that a breaker holds back", None, "queue peek charges").says(
+        "charge-2", "next try in", "the breaker payments is open"
     ),
-    Situation("a rate that holds messages back", None, "status", ("rate the printer: open", "wait for their place")),
-    Situation("a message that a rate holds back", None, "queue peek letters", ("next try in", "the printer")),
-    Situation(
-        "what became of a queue's messages",
-        None,
-        "status",
-        ("charges: 0 applied", "2 failed attempts", "rescheduled", "ledger: 0 applied", "refused (rejected 1)"),
+    Situation("a rate that holds messages back", None, "status").says("rate the printer: open", "wait for their place"),
+    Situation("a message that a rate holds back", None, "queue peek letters").says("next try in", "the printer"),
+    Situation("what became of a queue's messages", None, "status").says(
+        "charges: 0 applied", "2 failed attempts", "rescheduled", "ledger: 0 applied", "refused (rejected 1)"
     ),
-    Situation("a breaker, in numbers", None, "metrics", ('outbox_guard_state{app="shop",guard="payments"} 3',)),
-    Situation("a blocked key", None, "status", ("ledger: 1 key is blocked behind a dead letter", "resubmitted or")),
-    Situation(
-        "a blocked key, in a look at everything",
-        None,
-        "doctor",
-        (
-            "1 key of it is blocked by a dead letter",
-            "`outbox blocked list ledger`",
-            "blocked unblock --by resubmit ledger",
-        ),
+    Situation("a breaker, in numbers", None, "metrics").says('outbox_guard_state{app="shop",guard="payments"} 3'),
+    Situation("a blocked key", None, "status").says("ledger: 1 key is blocked behind a dead letter", "resubmitted or"),
+    Situation("a blocked key, in a look at everything", None, "doctor").says(
+        "1 key of it is blocked by a dead letter",
+        "`outbox blocked list ledger`",
+        "blocked unblock --by resubmit ledger",
     ),
-    Situation(
-        "a breaker, in a look at everything",
-        None,
-        "doctor",
-        ("payments", "the breaker is open, 10 min more: 2 of 2 attempts failed", "mend what its handlers call"),
+    Situation("a breaker, in a look at everything", None, "doctor").says(
+        "payments", "the breaker is open, 10 min more: 2 of 2 attempts failed", "mend what its handlers call"
     ),
-    Situation(
-        "a paused queue", "queue pause letters", "queue peek letters", ("letters is paused", "outbox queue resume")
+    Situation("a paused queue", "queue pause letters", "queue peek letters").says(
+        "letters is paused", "outbox queue resume"
     ),
-    Situation(
-        "a body that no handler takes",
-        None,
-        """send orders {"key":5}""",
-        ("does not fit Order", "$.key", "nothing was sent"),
+    Situation("a body that no handler takes", None, """send orders {"key":5}""").says(
+        "does not fit Order", "$.key", "nothing was sent"
     ),
-    Situation("a queue that is not there", None, """send ordres {"key":"a"}""", ("'ordres' does not exist", "orders")),
+    Situation("a queue that is not there", None, """send ordres {"key":"a"}""").says(
+        "'ordres' does not exist", "orders"
+    ),
 )
 
 

@@ -170,137 +170,101 @@ PAUSED = also(put("orders", raw(b"{}")), commanded("queue", "pause", "orders"))
 HANDLED = sent("orders", ("m1", Order("a")))
 FAR_BEHIND = sent("orders", ("m1", Order("a")), now_s=LATE_S - 399.5 * 86_400)
 SITUATIONS = (
-    Situation("nobody handles anything", WAITING, "status", ("no host runs on this folder", "outbox run")),
-    Situation("a backlog without a host", WAITING, "doctor", ("no host runs, and 1 message wait", "outbox run")),
-    Situation("a message that waits for its turn", WAITING, "queue peek orders", ("m1", "for a worker to take it")),
-    Situation(
-        "a handler that fails",
-        FAILING,
-        "queue peek orders",
-        ("retrying", "next try in", "ConnectionError: the pricing service does not answer", "1 failed attempt"),
+    Situation("nobody handles anything", WAITING, "status").says("no host runs on this folder", "outbox run"),
+    Situation("a backlog without a host", WAITING, "doctor").says("no host runs, and 1 message wait", "outbox run"),
+    Situation("a message that waits for its turn", WAITING, "queue peek orders").says("m1", "for a worker to take it"),
+    Situation("a handler that fails", FAILING, "queue peek orders").says(
+        "retrying", "next try in", "ConnectionError: the pricing service does not answer", "1 failed attempt"
     ),
-    Situation("one message of them", FAILING, "message show m1", ("m1", "orders", "ConnectionError")),
+    Situation("one message of them", FAILING, "message show m1").says("m1", "orders", "ConnectionError"),
     Situation(
-        "a handler that asks for another delivery",
-        sent("orders", ("m1", Order("a", "later"))),
-        "queue peek orders",
-        ("next try in", "the shelf is locked"),
+        "a handler that asks for another delivery", sent("orders", ("m1", Order("a", "later"))), "queue peek orders"
+    ).says("next try in", "the shelf is locked"),
+    Situation("a message for later", LATER, "schedule list orders").says("m1", "due in"),
+    Situation("a message for later, in its queue", LATER, "queue peek orders --state scheduled").says("m1", "due in"),
+    Situation("a handler that gives up", FAILING, "queue peek orders --state retrying").says("1 failed attempt"),
+    Situation("a refusal", REFUSED, "dead-letters list").says("m1", "no such article"),
+    Situation("a refusal, whole", REFUSED, "dead-letters show orders m1").says(
+        "no such article", "rejected by the handler"
     ),
-    Situation("a message for later", LATER, "schedule list orders", ("m1", "due in")),
-    Situation("a message for later, in its queue", LATER, "queue peek orders --state scheduled", ("m1", "due in")),
-    Situation("a handler that gives up", FAILING, "queue peek orders --state retrying", ("1 failed attempt",)),
-    Situation("a refusal", REFUSED, "dead-letters list", ("m1", "no such article")),
-    Situation(
-        "a refusal, whole", REFUSED, "dead-letters show orders m1", ("no such article", "rejected by the handler")
+    Situation("a body that is no JSON", put("orders", raw(b"{"), then=True), "dead-letters show orders m1").says(
+        "undecodable"
     ),
     Situation(
-        "a body that is no JSON", put("orders", raw(b"{"), then=True), "dead-letters show orders m1", ("undecodable",)
-    ),
+        "a body of another shape", put("orders", raw(b'{"key": 5}'), then=True), "dead-letters show orders m1"
+    ).says("undecodable", "key"),
     Situation(
-        "a body of another shape",
-        put("orders", raw(b'{"key": 5}'), then=True),
-        "dead-letters show orders m1",
-        ("undecodable", "key"),
-    ),
-    Situation(
-        "a type that nobody takes",
-        put("orders", raw(b"{}", type="Odrer"), then=True),
-        "dead-letters show orders m1",
-        ("unknown-type", "Odrer"),
-    ),
+        "a type that nobody takes", put("orders", raw(b"{}", type="Odrer"), then=True), "dead-letters show orders m1"
+    ).says("unknown-type", "Odrer"),
     Situation(
         "a message without an identity",
         put("orders", Message(body=b'{"key": "a"}', type="Order"), then=True),
         "dead-letters list orders",
-        ("no-identity",),
-    ),
+    ).says("no-identity"),
     Situation(
-        "a message without a key",
-        put("orders", raw(b'{"key": ""}'), then=True),
-        "dead-letters show orders m1",
-        ("missing-key",),
-    ),
+        "a message without a key", put("orders", raw(b'{"key": ""}'), then=True), "dead-letters show orders m1"
+    ).says("missing-key"),
     Situation(
         "a message from the future",
         put("orders", raw(b'{"key": "a"}', created_ms=round(START_S * 1_000) + 10**12), then=True),
         "dead-letters show orders m1",
-        ("from-the-future",),
-    ),
-    Situation("a message that is too old", TOO_OLD, "dead-letters show orders m1", ("too-old",)),
+    ).says("from-the-future"),
+    Situation("a message that is too old", TOO_OLD, "dead-letters show orders m1").says("too-old"),
     Situation(
         "an id used twice",
         sent("orders", ("m1", Order("a")), ("m1", Order("a", "more"))),
         "dead-letters show orders m1",
-        ("payload-differs", "use a new id"),
-    ),
-    Situation(
-        "messages that go round", sent("orders", ("m1", Order("a", "again"))), "dead-letters list orders", ("cycle",)
+    ).says("payload-differs", "use a new id"),
+    Situation("messages that go round", sent("orders", ("m1", Order("a", "again"))), "dead-letters list orders").says(
+        "cycle"
     ),
     Situation(
         "many that went wrong alike",
         sent("orders", *((f"m{n}", Order("a", "refuse")) for n in range(3))),
         "dead-letters list --group",
-        ("3", "no such article"),
+    ).says("3", "no such article"),
+    Situation("dead letters that nobody has seen", REFUSED, "doctor").says("dead-letters list orders --group"),
+    Situation("a blocked key", BLOCKED, "queue peek ledger").says("blocked", "'m1'", "resubmit or discard"),
+    Situation("all blocked keys", BLOCKED, "blocked list").says("ledger", "m1", "no such account"),
+    Situation("a blocked key that nobody has seen", BLOCKED, "doctor").says(
+        "blocked by a dead letter", "queue peek ledger --state blocked"
     ),
-    Situation("dead letters that nobody has seen", REFUSED, "doctor", ("dead-letters list orders --group",)),
-    Situation("a blocked key", BLOCKED, "queue peek ledger", ("blocked", "'m1'", "resubmit or discard")),
-    Situation("all blocked keys", BLOCKED, "blocked list", ("ledger", "m1", "no such account")),
-    Situation(
-        "a blocked key that nobody has seen",
-        BLOCKED,
-        "doctor",
-        ("blocked by a dead letter", "queue peek ledger --state blocked"),
+    Situation("a message that expired", expired, "dead-letters list orders").says("TTLExpiredException"),
+    Situation("a paused queue", PAUSED, "status").says("orders is paused", "queue resume orders"),
+    Situation("a message in a paused queue", PAUSED, "queue peek orders").says("paused"),
+    Situation("a message that was handled", HANDLED, "message show m1").says(
+        "in no queue and no dead letter: applied in orders by take, key a", "outbox message trace m1"
     ),
-    Situation("a message that expired", expired, "dead-letters list orders", ("TTLExpiredException",)),
-    Situation("a paused queue", PAUSED, "status", ("orders is paused", "queue resume orders")),
-    Situation("a message in a paused queue", PAUSED, "queue peek orders", ("paused",)),
-    Situation(
-        "a message that was handled",
-        HANDLED,
-        "message show m1",
-        ("in no queue and no dead letter: applied in orders by take, key a", "outbox message trace m1"),
-    ),
-    Situation(
-        "what a message has caused",
-        sent("orders", ("m1", Order("a", "pass on"))),
-        "message trace m1",
-        ("applied in orders by take, key a", "outside"),
+    Situation("what a message has caused", sent("orders", ("m1", Order("a", "pass on"))), "message trace m1").says(
+        "applied in orders by take, key a", "outside"
     ),
     Situation(
         "an id that several begin with",
         put("orders", raw(b"{}", "order-1"), raw(b"{}", "order-2")),
         "message show order",
-        ("2", "order-1", "order-2"),
+    ).says("2", "order-1", "order-2"),
+    Situation("a queue that is misspelt", WAITING, "queue peek ordres").says("ordres", "orders"),
+    Situation("a state that is misspelt", HANDLED, "state Cuont a").says("Cuont", "Count"),
+    Situation("a filter that fits nothing", REFUSED, "dead-letters resubmit orders --text nothing-like-it").says(
+        "no dead letter"
     ),
-    Situation("a queue that is misspelt", WAITING, "queue peek ordres", ("ordres", "orders")),
-    Situation("a state that is misspelt", HANDLED, "state Cuont a", ("Cuont", "Count")),
-    Situation(
-        "a filter that fits nothing",
-        REFUSED,
-        "dead-letters resubmit orders --text nothing-like-it",
-        ("no dead letter",),
+    Situation("an edit of what was too old", TOO_OLD, "dead-letters resubmit orders m1").says(
+        "too old to run", "new id"
     ),
-    Situation("an edit of what was too old", TOO_OLD, "dead-letters resubmit orders m1", ("too old to run", "new id")),
-    Situation("a clock that went far", FAR_BEHIND, "status", ("clock", "400 days ahead", "--accept-clock 400d")),
-    Situation(
-        "a clock that went far, and only a flag",
-        FAR_BEHIND,
-        "status --accept-clock",
-        ("400 days ahead", "--accept-clock 400d"),
+    Situation("a clock that went far", FAR_BEHIND, "status").says("clock", "400 days ahead", "--accept-clock 400d"),
+    Situation("a clock that went far, and only a flag", FAR_BEHIND, "status --accept-clock").says(
+        "400 days ahead", "--accept-clock 400d"
     ),
     Situation(
-        "a folder that is ahead of the clock",
-        sent("orders", ("m1", Order("a")), now_s=LATE_S + 400 * 86_400),
-        "doctor",
-        ("ahead of the wall clock by 400 d", "Clock ahead"),
+        "a folder that is ahead of the clock", sent("orders", ("m1", Order("a")), now_s=LATE_S + 400 * 86_400), "doctor"
+    ).says("ahead of the wall clock by 400 d", "Clock ahead"),
+    Situation("a damaged log", damaged, "status").says(".log", "salvage"),
+    Situation("a damaged log, looked into", damaged, "log inspect").says(".log"),
+    Situation("a torn tail", torn, "status").says("the log was closed at ordinal", "copy the folder"),
+    Situation("a key that others can read", readable_by_others, "doctor").says(
+        "others than its owner may read it", "chmod 600"
     ),
-    Situation("a damaged log", damaged, "status", (".log", "salvage")),
-    Situation("a damaged log, looked into", damaged, "log inspect", (".log",)),
-    Situation("a torn tail", torn, "status", ("the log was closed at ordinal", "copy the folder")),
-    Situation(
-        "a key that others can read", readable_by_others, "doctor", ("others than its owner may read it", "chmod 600")
-    ),
-    Situation("a folder that is none of ours", not_a_folder, "status", ("holds no log", "check --data")),
+    Situation("a folder that is none of ours", not_a_folder, "status").says("holds no log", "check --data"),
 )
 
 

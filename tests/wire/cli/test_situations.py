@@ -92,242 +92,176 @@ AUDIT = Sent("news", "news-1", "refuse")
 AWAY = Stuck("orders", "away-1", "away-key")
 BOTH = (
     Situation(
-        "a handler that fails",
-        (Sent("orders", "failing-1", "fail"),),
-        "queue peek orders --state retrying",
-        ("failing-1", "next try in", "ConnectionError: the pricing service does not answer", "1 failed attempt"),
-    ),
+        "a handler that fails", (Sent("orders", "failing-1", "fail"),), "queue peek orders --state retrying"
+    ).says("failing-1", "next try in", "ConnectionError: the pricing service does not answer", "1 failed attempt"),
     Situation(
         "a handler that asks for another delivery",
         (Sent("orders", "later-1", "later"),),
         "message show later-1 --queue orders",
-        ("later-1 in", "next try in", "the shelf is locked"),
-    ),
+    ).says("later-1 in", "next try in", "the shelf is locked"),
     Situation(
         "a handler that gave up",
         put("hopeless", raw("hopeless-1", b'{"key": "bolts"}', failures=1)),
         "dead-letters show hopeless hopeless-1",
-        ('"failed"', "LookupError: no article bolts", "Traceback", ".give_up"),
+    ).says('"failed"', "LookupError: no article bolts", "Traceback", ".give_up"),
+    Situation("a refusal", (REFUSED,), "dead-letters list orders").says("refused-1", "no such article"),
+    Situation("a blocked key", BLOCKED, "queue peek ledger").says(
+        "block-2", "blocked by dead letter 'block-1'", "resubmit or discard"
     ),
-    Situation("a refusal", (REFUSED,), "dead-letters list orders", ("refused-1", "no such article")),
-    Situation(
-        "a blocked key",
-        BLOCKED,
-        "queue peek ledger",
-        ("block-2", "blocked by dead letter 'block-1'", "resubmit or discard"),
+    Situation("all blocked keys", BLOCKED, "blocked list ledger").says("ledger", "books", "block-1", "no such account"),
+    Situation("outputs that have not left", (AWAY,), "pending list").says(
+        "away", " min ago", "1 output not known to have left", "sweeper"
     ),
-    Situation("all blocked keys", BLOCKED, "blocked list ledger", ("ledger", "books", "block-1", "no such account")),
-    Situation(
-        "outputs that have not left",
-        (AWAY,),
-        "pending list",
-        ("away", " min ago", "1 output not known to have left", "sweeper"),
+    Situation("outputs that have not left, in a look at everything", (AWAY,), "doctor").says(
+        "1 transaction whose outputs have not left for 2", "outbox pending finish"
     ),
-    Situation(
-        "outputs that have not left, in a look at everything",
-        (AWAY,),
-        "doctor",
-        ("1 transaction whose outputs have not left for 2", "outbox pending finish"),
-    ),
-    Situation(
-        "outputs that cannot leave",
-        (AWAY, Done(no_queue)),
-        "pending finish --all",
-        ("away: 1 not sent", "no such queue, topic or subscription"),
+    Situation("outputs that cannot leave", (AWAY, Done(no_queue)), "pending finish --all").says(
+        "away: 1 not sent", "no such queue, topic or subscription"
     ),
     Situation(
         "what a message has caused",
         (Sent("orders", "caused-1", "outside", "caused"),),
         "message trace caused-1 --key caused",
-        ("caused-1", "applied in", "by take, key caused", "outside"),
-    ),
+    ).says("caused-1", "applied in", "by take, key caused", "outside"),
     Situation(
         "an id used twice",
         (Sent("orders", "twice-1", "", is_awaited=True), Sent("orders", "twice-1", "other")),
         "dead-letters show orders twice-1",
-        ("payload-differs", "use a new id"),
-    ),
+    ).says("payload-differs", "use a new id"),
 )
 BUS = (
-    Situation(
-        "a refusal, by its id alone",
-        (REFUSED,),
-        "message show refused-1",
-        (
-            "in the dead letters of",
-            "no such article",
-            "`outbox dead-letters resubmit --body FILE",
-            "refused-1` with a corrected body",
-            "or `outbox dead-letters discard",
-        ),
+    Situation("a refusal, by its id alone", (REFUSED,), "message show refused-1").says(
+        "in the dead letters of",
+        "no such article",
+        "`outbox dead-letters resubmit --body FILE",
+        "refused-1` with a corrected body",
+        "or `outbox dead-letters discard",
     ),
-    Situation("a backlog", put("idle", raw("idle-1")), "status", ("idle", "1")),
-    Situation(
-        "a message that waits for its turn", put("idle", raw("idle-1")), "queue peek idle", ("for a worker to take it",)
+    Situation("a backlog", put("idle", raw("idle-1")), "status").says("idle", "1"),
+    Situation("a message that waits for its turn", put("idle", raw("idle-1")), "queue peek idle").says(
+        "for a worker to take it"
     ),
-    Situation(
-        "a message for later",
-        (Sent("orders", "scheduled-1", after_s=3_600),),
-        "schedule list orders",
-        ("scheduled-1", "due in"),
+    Situation("a message for later", (Sent("orders", "scheduled-1", after_s=3_600),), "schedule list orders").says(
+        "scheduled-1", "due in"
+    ),
+    Situation("a message that its receiver set aside", (Done(deferred),), "queue peek parcels").says(
+        "set-aside", "deferred", "has to ask for it by its number"
+    ),
+    Situation("a lock that ran out", (Done(lock_lost),), "queue peek parcels").says(
+        "lock-lost", "1 delivery that nobody"
     ),
     Situation(
-        "a message that its receiver set aside",
-        (Done(deferred),),
-        "queue peek parcels",
-        ("set-aside", "deferred", "has to ask for it by its number"),
+        "a message that was delivered too often", (Done(delivered_too_often),), "message show too-often --queue flaky"
+    ).says("MaxDeliveryCountExceeded"),
+    Situation("a message that expired", (Done(expired),), "message show expired --queue brief").says(
+        "TTLExpiredException"
     ),
-    Situation("a lock that ran out", (Done(lock_lost),), "queue peek parcels", ("lock-lost", "1 delivery that nobody")),
-    Situation(
-        "a message that was delivered too often",
-        (Done(delivered_too_often),),
-        "message show too-often --queue flaky",
-        ("MaxDeliveryCountExceeded",),
+    Situation("a body that is no JSON", put("orders", raw("no-json", b"{")), "dead-letters show orders no-json").says(
+        "undecodable"
     ),
     Situation(
-        "a message that expired", (Done(expired),), "message show expired --queue brief", ("TTLExpiredException",)
-    ),
-    Situation(
-        "a body that is no JSON",
-        put("orders", raw("no-json", b"{")),
-        "dead-letters show orders no-json",
-        ("undecodable",),
-    ),
-    Situation(
-        "a type that nobody takes",
-        put("orders", raw("odd-type", type="Odrer")),
-        "message show odd-type --queue orders",
-        ("unknown-type", "Odrer"),
-    ),
+        "a type that nobody takes", put("orders", raw("odd-type", type="Odrer")), "message show odd-type --queue orders"
+    ).says("unknown-type", "Odrer"),
     Situation(
         "a message without an identity",
         put("orders", Message(body=b'{"key": "a"}', type="Order")),
         "dead-letters list orders --reason no-identity",
-        ("no-identity",),
-    ),
+    ).says("no-identity"),
     Situation(
-        "a message without a key",
-        put("orders", raw("keyless", b'{"key": ""}')),
-        "message show keyless --queue orders",
-        ("missing-key",),
-    ),
+        "a message without a key", put("orders", raw("keyless", b'{"key": ""}')), "message show keyless --queue orders"
+    ).says("missing-key"),
     Situation(
         "a sender whose clock is ahead",
         put("orders", raw("tomorrow", created_ms=wall_ms() + 10**9)),
         "message show tomorrow --queue orders",
-        ("from-the-future", "clock"),
-    ),
+    ).says("from-the-future", "clock"),
     Situation(
-        "an output that is too large",
-        (Sent("orders", "large-1", "large"),),
-        "message show large-1 --queue orders",
-        ("no-blob-store", "connect(..., blobs=...)", "then resubmit it"),
-    ),
+        "an output that is too large", (Sent("orders", "large-1", "large"),), "message show large-1 --queue orders"
+    ).says("no-blob-store", "connect(..., blobs=...)", "then resubmit it"),
     Situation(
         "a message that is too old",
         (Sent("orders", "too-old-1", created=START_S),),
         "message show too-old-1 --queue orders",
-        ("too-old", "look at the state", "--id NEW-ID"),
-    ),
+    ).says("too-old", "look at the state", "--id NEW-ID"),
     Situation(
         "messages that go round",
         put("orders", raw("round-1", b'{"key": "a", "how": "again"}', hops=3)),
         "dead-letters show orders round-1",
-        ("cycle", "hops_max=3"),
-    ),
+    ).says("cycle", "hops_max=3"),
     Situation(
         "many that went wrong alike",
         tuple(Sent("orders", f"alike-{n}", "refuse") for n in range(3)),
         "dead-letters list orders --group",
-        ("no such article",),
+    ).says("no such article"),
+    Situation("dead letters that nobody has seen", (REFUSED,), "doctor").says(
+        "orders", "outbox dead-letters list orders --group"
     ),
-    Situation(
-        "dead letters that nobody has seen", (REFUSED,), "doctor", ("orders", "outbox dead-letters list orders --group")
+    Situation("a refusal in a subscription", (AUDIT,), "dead-letters list news/subscriptions/audit").says(
+        "news-1", "not in the books"
     ),
-    Situation(
-        "a refusal in a subscription",
-        (AUDIT,),
-        "dead-letters list news/subscriptions/audit",
-        ("news-1", "not in the books"),
+    Situation("a paused queue", (Typed("queue pause idle"),), "status").says(
+        "idle is paused", "outbox queue resume idle"
     ),
-    Situation("a paused queue", (Typed("queue pause idle"),), "status", ("idle is paused", "outbox queue resume idle")),
-    Situation(
-        "a message in a paused queue",
-        (Typed("queue pause idle"),),
-        "queue peek idle",
-        ("idle is paused", "outbox queue resume idle"),
+    Situation("a message in a paused queue", (Typed("queue pause idle"),), "queue peek idle").says(
+        "idle is paused", "outbox queue resume idle"
     ),
-    Situation(
-        "a message that was handled", (Sent("orders", "done-1"),), "message show done-1", ("handled, or never sent",)
+    Situation("a message that was handled", (Sent("orders", "done-1"),), "message show done-1").says(
+        "handled, or never sent"
     ),
     Situation(
         "an id that several begin with",
         put("idle", raw("prefix-one"), raw("prefix-two")),
         "message show prefix --queue idle",
-        ("2 ids begin with", "prefix-one", "prefix-two", "give more of it"),
+    ).says("2 ids begin with", "prefix-one", "prefix-two", "give more of it"),
+    Situation("an id that none begins with", (), "dead-letters show orders nothing-like").says(
+        "no dead letter", "list"
     ),
-    Situation("an id that none begins with", (), "dead-letters show orders nothing-like", ("no dead letter", "list")),
-    Situation(
-        "a queue that is misspelt", (), "queue peek ordres", ("ordres", "does not exist", "did you mean 'orders'?")
+    Situation("a queue that is misspelt", (), "queue peek ordres").says(
+        "ordres", "does not exist", "did you mean 'orders'?"
     ),
-    Situation("a state that is misspelt", (Sent("orders", "done-1"),), "state Cuont a", ("Cuont", "there are: Count")),
-    Situation(
-        "a filter that fits nothing",
-        (REFUSED,),
-        "dead-letters resubmit orders --text nothing-like-it",
-        ("no dead letter of orders is meant", "outbox dead-letters list"),
+    Situation("a state that is misspelt", (Sent("orders", "done-1"),), "state Cuont a").says(
+        "Cuont", "there are: Count"
     ),
-    Situation(
-        "a resubmission of what waits",
-        put("idle", raw("idle-1")),
-        "dead-letters resubmit idle idle-1",
-        ("no dead letter 'idle-1'", "outbox message show idle-1"),
+    Situation("a filter that fits nothing", (REFUSED,), "dead-letters resubmit orders --text nothing-like-it").says(
+        "no dead letter of orders is meant", "outbox dead-letters list"
+    ),
+    Situation("a resubmission of what waits", put("idle", raw("idle-1")), "dead-letters resubmit idle idle-1").says(
+        "no dead letter 'idle-1'", "outbox message show idle-1"
     ),
     Situation(
         "a resubmission of what was too old",
         (Sent("orders", "too-old-1", created=START_S),),
         "dead-letters resubmit orders too-old-1",
-        ("too old to run", "new id"),
-    ),
+    ).says("too old to run", "new id"),
     Situation(
         "an edit of what has no record",
         put("orders", raw("no-json", b"{")),
         "dead-letters resubmit orders no-json --body BODY",
-        ("refused as undecodable", "discard it", "new id"),
-    ),
+    ).says("refused as undecodable", "discard it", "new id"),
     Situation(
-        "an edit in a subscription",
-        (AUDIT,),
-        "dead-letters resubmit news/subscriptions/audit news-1 --body BODY",
-        ("is a subscription", "discard it", "new id"),
+        "an edit in a subscription", (AUDIT,), "dead-letters resubmit news/subscriptions/audit news-1 --body BODY"
+    ).says("is a subscription", "discard it", "new id"),
+    Situation("an edit that is no JSON", (REFUSED,), "dead-letters resubmit orders refused-1 --body BROKEN").says(
+        "not JSON"
     ),
-    Situation(
-        "an edit that is no JSON", (REFUSED,), "dead-letters resubmit orders refused-1 --body BROKEN", ("not JSON",)
-    ),
-    Situation(
-        "documents of another program",
-        (Done(foreign),),
-        "pending list",
-        ("not of this framework", "what else writes here"),
+    Situation("documents of another program", (Done(foreign),), "pending list").says(
+        "not of this framework", "what else writes here"
     ),
     Situation(
         "a message of a newer build",
         (Put("orders", raw("newer-1", properties=schema_properties(9)), stays=True),),
         "message show newer-1 --queue orders",
-        ("put back for: schema 9 of Order is newer than 1", "deploy the newer build"),
-    ),
+    ).says("put back for: schema 9 of Order is newer than 1", "deploy the newer build"),
     Situation(
         "a store that throttles",
         (During(cosmos=FaultRule(kind="throttled", operation="query", retry_after_s=0.001, count=None)),),
         "status",
-        ("throttled", "try again later"),
-    ),
+    ).says("throttled", "try again later"),
     Situation(
         "a store that nobody answers for",
         (Asked({"cosmos": f"AccountEndpoint=http://{NOBODY}/;AccountKey=c2VjcmV0;"}),),
         "status",
-        (NOBODY, "--cosmos"),
-    ),
+    ).says(NOBODY, "--cosmos"),
     Situation(
         "a bus that nobody answers for",
         (
@@ -338,55 +272,43 @@ BUS = (
             ),
         ),
         "queue peek idle",
-        (NOBODY, "--servicebus"),
-    ),
+    ).says(NOBODY, "--servicebus"),
     Situation(
         "a key of the store that is not its",
         (During(cosmos=FaultRule(kind="status", status=401, count=None)),),
         "status",
-        ("refused (401)", "keys, roles"),
-    ),
+    ).says("refused (401)", "keys, roles"),
     Situation(
         "a role that the identity lacks in the store",
         (During(cosmos=FaultRule(kind="status", status=403, operation="query", count=None)),),
         "status",
-        ("refused (403)", "keys, roles"),
-    ),
+    ).says("refused (403)", "keys, roles"),
     Situation(
-        "a role that the identity lacks on the bus",
-        (Asked({"servicebus": "WRONG KEY"}),),
-        "queue peek idle",
-        ("idle", "not allowed", "keys and roles"),
-    ),
+        "a role that the identity lacks on the bus", (Asked({"servicebus": "WRONG KEY"}),), "queue peek idle"
+    ).says("idle", "not allowed", "keys and roles"),
     Situation(
         "no right to manage the bus",
         (During(bus=FaultRule(kind="refused", operation="admin/get", count=None)),),
         "status",
-        ("refused (403)", "right to manage"),
-    ),
+    ).says("refused (403)", "right to manage"),
     Situation(
         "no right to manage the bus, in a look at everything",
         (During(bus=FaultRule(kind="refused", operation="admin/get", count=None)),),
         "doctor",
-        ("refused (403)", "right to manage", "queue by queue"),
+    ).says("refused (403)", "right to manage", "queue by queue"),
+    Situation("a database that is misspelt", (Asked({"database": "shopp"}),), "status").says("shopp", "--database"),
+    Situation("a container that is misspelt", (Asked({"container": "outobx"}),), "status").says(
+        "outobx", "--container"
     ),
-    Situation("a database that is misspelt", (Asked({"database": "shopp"}),), "status", ("shopp", "--database")),
-    Situation("a container that is misspelt", (Asked({"container": "outobx"}),), "status", ("outobx", "--container")),
 )
 
 
 ITEM = (
-    Situation(
-        "effects of an attempt that went no further",
-        (Done(staged),),
-        "pending explain staged-tx",
-        ("takes effect if the swap of its state lands", "a sweeper removes it", "outside"),
+    Situation("effects of an attempt that went no further", (Done(staged),), "pending explain staged-tx").says(
+        "takes effect if the swap of its state lands", "a sweeper removes it", "outside"
     ),
-    Situation(
-        "a blob that is announced",
-        (Done(staged),),
-        "pending list --tx blob-tx",
-        ("announces blob overflow/blob-tx/x", "a sweeper removes"),
+    Situation("a blob that is announced", (Done(staged),), "pending list --tx blob-tx").says(
+        "announces blob overflow/blob-tx/x", "a sweeper removes"
     ),
 )
 
