@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 from msgspec.structs import replace
 
@@ -43,30 +45,31 @@ def stands(until: int, *, version: int = 1) -> Durable:
 
 
 END = Quiesce(queues=[PAGES])
+FIRST, SECOND = left(0, 0, 1, 5, 6), left(1, 1, 3, 7)
 BEGUN: list[Event] = [Life(is_empty=True), stands(0), came(0), came(1), came(2)]
 MADE: list[Event] = [*BEGUN, made(0, 5, 6), made(2, 7), made(3)]
 """The second page gives nothing."""
-SOUND: list[Event] = [*MADE, left(0, 0, 1, 5, 6), left(1, 1, 3, 7), stands(3), END]
+SOUND: list[Event] = [*MADE, FIRST, SECOND, stands(3), END]
+
+
+def at_last(*events: Event) -> list[Event]:
+    """All that is sound, and these at the end."""
+    return [*SOUND[:-1], *events, END]
+
 
 SOUND_HISTORIES = {
     "one replica": SOUND,
-    "two replicas, whose bundles are told by both": [
-        *SOUND[:-1],
-        *MADE[2:],
-        left(0, 0, 1, 5, 6),
-        left(1, 1, 3, 7),
-        END,
-    ],
-    "one that begins behind a checkpoint": [*SOUND[:-1], came(2), made(2, 7), made(3), END],
-    "bundles that are told in another order": [*MADE, left(1, 1, 3, 7), left(0, 0, 1, 5, 6), END],
-    "one that has taken less than another": [*SOUND[:-1], made(1), END],
+    "two replicas, whose bundles are told by both": [*SOUND[:-1], *MADE[2:], FIRST, SECOND, END],
+    "one that begins behind a checkpoint": at_last(came(2), made(2, 7), made(3)),
+    "bundles that are told in another order": [*MADE, SECOND, FIRST, END],
+    "one that has taken less than another": at_last(made(1)),
     "a newer version, behind what the older has released": [
-        *(*MADE, left(0, 0, 1, 5, 6), stands(0, version=2)),
+        *(*MADE, FIRST, stands(0, version=2)),
         *(made(0, 50, version=2), made(2, 70, version=2), made(3, version=2)),
         *(left(1, 1, 3, 70, version=2), stands(3, version=2), END),
     ],
     "a newer version that gives nothing where the older did": [
-        *(*MADE, left(0, 0, 1, 5, 6), stands(0, version=2)),
+        *(*MADE, FIRST, stands(0, version=2)),
         *(made(0, 50, version=2), made(3, version=2), stands(3, version=2), END),
     ],
 }
@@ -80,63 +83,50 @@ def test_a_sound_history_breaks_no_promise(name: str) -> None:
 
 GHOSTS = (CONSISTENT, EXACTLY_ONCE, RECOVERABLE)
 
-BROKEN: dict[str, tuple[list[Event], str, tuple[str, ...]]] = {
-    "an output lies in two bundles": (
-        [*MADE, left(0, 0, 1, 5, 6), left(1, 0, 3, 5, 6, 7), END],
-        "doubled output",
-        TWICE,
+
+class Forged(NamedTuple):
+    """A history, what is found in it, and the promises that this breaks."""
+
+    events: list[Event]
+    what: str
+    breaks: tuple[str, ...]
+
+
+BROKEN = {
+    "an output lies in two bundles": Forged([*MADE, FIRST, left(1, 0, 3, 5, 6, 7), END], "doubled output", TWICE),
+    "a bundle lies twice": Forged(
+        [*MADE, left(0, 0, 3, 5, 6, 7), left(1, 0, 3, 5, 6, 7), END], "appended twice", TWICE
     ),
-    "a bundle lies twice": ([*MADE, left(0, 0, 3, 5, 6, 7), left(1, 0, 3, 5, 6, 7), END], "appended twice", TWICE),
-    "an output never leaves": ([*MADE, left(0, 0, 1, 5, 6), END], "lost output", LOST),
-    "a bundle begins too late": ([*MADE, left(0, 0, 1, 5, 6), left(1, 2, 3, 7), END], "lost output", LOST),
-    "a bundle lacks an output": ([*MADE, left(0, 0, 3, 5, 7), END], "changed payload", GHOSTS),
-    "a bundle has another's output": ([*MADE, left(0, 0, 3, 5, 6, 8), END], "changed payload", GHOSTS),
-    "a bundle of which nobody made anything": ([*MADE, *SOUND[-4:-1], left(2, 3, 4, 9), END], "ghost output", GHOSTS),
-    "a bundle of another writer": (
-        [*MADE, left(0, 0, 3, 5, 6, 7, version=0), END],
-        "ghost output",
-        GHOSTS,
+    "an output never leaves": Forged([*MADE, FIRST, END], "lost output", LOST),
+    "a bundle begins too late": Forged([*MADE, FIRST, left(1, 2, 3, 7), END], "lost output", LOST),
+    "a bundle lacks an output": Forged([*MADE, left(0, 0, 3, 5, 7), END], "changed payload", GHOSTS),
+    "a bundle has another's output": Forged([*MADE, left(0, 0, 3, 5, 6, 8), END], "changed payload", GHOSTS),
+    "a bundle of which nobody made anything": Forged(
+        [*MADE, *SOUND[-4:-1], left(2, 3, 4, 9), END], "ghost output", GHOSTS
     ),
-    "a result is made otherwise": (
-        [*SOUND[:-1], made(2, 8), END],
-        "attempts differ",
-        ("deterministic", *GHOSTS),
+    "a bundle of another writer": Forged([*MADE, left(0, 0, 3, 5, 6, 7, version=0), END], "ghost output", GHOSTS),
+    "a result is made otherwise": Forged(at_last(made(2, 8)), "attempts differ", ("deterministic", *GHOSTS)),
+    "a result has one item less when it is made again": Forged(
+        [*MADE, made(0, 5), *SOUND[-4:]], "attempts differ", ("deterministic", *GHOSTS)
     ),
-    "a result has one item less when it is made again": (
-        [*MADE, made(0, 5), *SOUND[-4:]],
-        "attempts differ",
-        ("deterministic", *GHOSTS),
+    "a checkpoint stands before all below it has left": Forged(
+        [*MADE, FIRST, stands(3), SECOND, END], "moved on", (*LOST, RECOVERABLE)
     ),
-    "a checkpoint stands before all below it has left": (
-        [*MADE, left(0, 0, 1, 5, 6), stands(3), left(1, 1, 3, 7), END],
-        "moved on",
-        (*LOST, RECOVERABLE),
+    "a bundle that is told behind its next leaves a gap to it": Forged(
+        [*MADE, left(1, 2, 3, 7), FIRST, END], "lost output", LOST
     ),
-    "a bundle that is told behind its next leaves a gap to it": (
-        [*MADE, left(1, 2, 3, 7), left(0, 0, 1, 5, 6), END],
-        "lost output",
-        LOST,
+    "a bundle covers again what one far before it has": Forged(
+        [*MADE, FIRST, SECOND, left(2, 0, 1, 5, 6), END], "doubled output", TWICE
     ),
-    "a bundle covers again what one far before it has": (
-        [*MADE, left(0, 0, 1, 5, 6), left(1, 1, 3, 7), left(2, 0, 1, 5, 6), END],
-        "doubled output",
-        TWICE,
+    "the source is not read to its end": Forged(at_last(came(3)), "unread entries", LOST),
+    "an entry was appended and nobody has taken it": Forged(
+        at_last(Push(op=1, outputs=[Emitted("page 3", PAGES, 3, index=3)]), Ok(op=1)), "unread entries", LOST
     ),
-    "the source is not read to its end": ([*SOUND[:-1], came(3), END], "unread entries", LOST),
-    "an entry was appended and nobody has taken it": (
-        [*SOUND[:-1], Push(op=1, outputs=[Emitted("page 3", PAGES, 3, index=3)]), Ok(op=1), END],
-        "unread entries",
-        LOST,
+    "a cell holds another bundle when it is told again": Forged(
+        at_last(Read(log=CHANGES, cells=[(1, "another", 1)])), "overwritten cell", (*LOST, CONSISTENT)
     ),
-    "a cell holds another bundle when it is told again": (
-        [*SOUND[:-1], Read(log=CHANGES, cells=[(1, "another", 1)]), END],
-        "overwritten cell",
-        (*LOST, CONSISTENT),
-    ),
-    "a cell of the source is another when it is taken again": (
-        [*SOUND[:-1], replace(came(2), messages=[("page 2", 9)]), END],
-        "changed payload",
-        (CONSISTENT, EXACTLY_ONCE),
+    "a cell of the source is another when it is taken again": Forged(
+        at_last(replace(came(2), messages=[("page 2", 9)])), "changed payload", (CONSISTENT, EXACTLY_ONCE)
     ),
 }
 

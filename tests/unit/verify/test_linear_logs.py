@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 from msgspec.structs import replace
 
@@ -43,11 +45,29 @@ def push(op: int, id: str, index: int, *, digest: int = 5, cause: str = "adder#1
     return Push(op=op, outputs=[Emitted(id, OUT, digest, cause, index=index)])
 
 
-ENTRIES = Read(log=IN, cells=[(0, "a", 1), (1, "b", 2)])
+def cells(log: str, *there: tuple[int, str, int]) -> Read:
+    """A look at cells: where each lies, its identity, and the digest of what it holds."""
+    return Read(log=log, cells=list(there))
+
+
+ENTRIES = cells(IN, (0, "a", 1), (1, "b", 2))
+MORE = cells(IN, (2, "c", 3))
 BEGUN: list[Event] = [Life(is_empty=True), ENTRIES, swap(1, 0), Ok(op=1)]
 STEP = swap(2, 1, "x", taken=((0, 0), (2, 0)))
+APPENDED = cells(OUT, (0, "x", 5))
 END = Quiesce(queues=[IN, OUT])
 SOUND: list[Event] = [*BEGUN, STEP, Ok(op=2), push(3, "x", 0), Ok(op=3), swap(4, 2), Ok(op=4), END]
+
+
+def at_last(*events: Event) -> list[Event]:
+    """All that is sound, and these at the end."""
+    return [*SOUND[:-1], *events, END]
+
+
+def next_takes(*taken: tuple[int, int]) -> list[Event]:
+    """All that is sound, with a second step that takes what lies between two places."""
+    since, until = taken
+    return [*SOUND[:-3], swap(4, 2, taken=(since, until)), Ok(op=4), END]
 
 
 def found(events: list[Event]) -> dict[str, tuple[str, ...]]:
@@ -55,49 +75,23 @@ def found(events: list[Event]) -> dict[str, tuple[str, ...]]:
     return {finding.what: finding.breaks for finding in check(events).findings}
 
 
+IN_THE_MIDDLE = (swap(4, 2, taken=((2, 0), (2, 3))), Ok(op=4), swap(5, 3, taken=((2, 3), (3, 0))), Ok(op=5))
 SOUND_HISTORIES = {
     "a step": SOUND,
-    "the reply of an append is lost, and the cell is read": [
-        *SOUND[:7],
-        Unknown(op=3),
-        Read(log=OUT, cells=[(0, "x", 5)]),
-        *SOUND[8:],
-    ],
+    "the reply of an append is lost, and the cell is read": [*SOUND[:7], Unknown(op=3), APPENDED, *SOUND[8:]],
     "another was first at that index": [
-        *SOUND[:7],
-        Fail(op=3, why="lost"),
-        Read(log=OUT, cells=[(0, "other", 9)]),
-        push(5, "x", 1),
-        Ok(op=5),
-        *SOUND[8:],
+        *(*SOUND[:7], Fail(op=3, why="lost"), cells(OUT, (0, "other", 9))),
+        *(push(5, "x", 1), Ok(op=5), *SOUND[8:]),
     ],
-    "two replicas append it": [*SOUND[:8], push(5, "x", 0), Fail(op=5), Read(log=OUT, cells=[(0, "x", 5)]), *SOUND[8:]],
+    "two replicas append it": [*SOUND[:8], push(5, "x", 0), Fail(op=5), APPENDED, *SOUND[8:]],
     "the reply of a swap is lost, and its register is read": [
-        *BEGUN,
-        STEP,
-        Unknown(op=2),
-        Found(txs=["nonce1"]),
-        *SOUND[6:],
+        *(*BEGUN, STEP, Unknown(op=2), Found(txs=["nonce1"]), *SOUND[6:])
     ],
-    "the reply of a swap is lost, and its cell is read": [
-        *BEGUN,
-        STEP,
-        Unknown(op=2),
-        Read(log=OUT, cells=[(0, "x", 5)]),
-        *SOUND[8:],
-    ],
+    "the reply of a swap is lost, and its cell is read": [*BEGUN, STEP, Unknown(op=2), APPENDED, *SOUND[8:]],
     "one replica's swap loses": [*BEGUN, STEP, replace(STEP, op=9), Fail(op=9, why="lost"), *SOUND[5:]],
-    "a cell is read again": [*SOUND[:-1], ENTRIES, END],
-    "a step in the middle of a cell": [
-        *SOUND[:-3],
-        swap(4, 2, taken=((2, 0), (2, 3))),
-        Ok(op=4),
-        swap(5, 3, taken=((2, 3), (3, 0))),
-        Ok(op=5),
-        END,
-    ],
+    "a cell is read again": at_last(ENTRIES),
+    "a step in the middle of a cell": [SOUND[0], MORE, *SOUND[1:-3], *IN_THE_MIDDLE, END],
 }
-SOUND_HISTORIES["a step in the middle of a cell"].insert(1, Read(log=IN, cells=[(2, "c", 3)]))
 
 
 @pytest.mark.parametrize("name", SOUND_HISTORIES)
@@ -106,79 +100,38 @@ def test_a_sound_history_keeps_every_promise(name: str) -> None:
     assert verdict.ok, verdict.text
 
 
-BROKEN_HISTORIES: dict[str, tuple[list[Event], str, str]] = {
-    "an identity at two indexes": (
-        [*SOUND[:-1], Read(log=OUT, cells=[(4, "x", 5)]), END],
-        "appended twice",
-        "at-most-once",
+class Broken(NamedTuple):
+    """A history, what is found in it, and a promise that this breaks."""
+
+    events: list[Event]
+    what: str
+    promise: str
+
+
+BROKEN_HISTORIES = {
+    "an identity at two indexes": Broken(at_last(cells(OUT, (4, "x", 5))), "appended twice", "at-most-once"),
+    "another cell at the index of one": Broken(at_last(cells(OUT, (0, "y", 5))), "overwritten cell", "at-least-once"),
+    "a cell with another payload": Broken(at_last(cells(OUT, (0, "x", 6))), "changed payload", "consistent"),
+    "an append with another payload than was committed": Broken(
+        [*SOUND[:6], push(3, "x", 0, digest=6), *SOUND[7:]], "changed payload", "consistent"
     ),
-    "another cell at the index of one": (
-        [*SOUND[:-1], Read(log=OUT, cells=[(0, "y", 5)]), END],
-        "overwritten cell",
-        "at-least-once",
+    "an append that no step made": Broken([*BEGUN, push(3, "z", 0), Ok(op=3), END], "ghost output", "consistent"),
+    "a step before the outputs of the one before": Broken(
+        [*SOUND[:6], *SOUND[8:-1], push(5, "x", 0), Ok(op=5), END], "moved on", "at-least-once"
     ),
-    "a cell with another payload": (
-        [*SOUND[:-1], Read(log=OUT, cells=[(0, "x", 6)]), END],
-        "changed payload",
-        "consistent",
-    ),
-    "an append with another payload than was committed": (
-        [*SOUND[:6], push(3, "x", 0, digest=6), *SOUND[7:]],
-        "changed payload",
-        "consistent",
-    ),
-    "an append that no step made": (
-        [*BEGUN, push(3, "z", 0), Ok(op=3), END],
-        "ghost output",
-        "consistent",
-    ),
-    "a step before the outputs of the one before": (
-        [*SOUND[:6], *SOUND[8:-1], push(5, "x", 0), Ok(op=5), END],
-        "moved on",
-        "at-least-once",
-    ),
-    "an output that is never appended": ([*SOUND[:6], END], "lost output", "at-least-once"),
-    "entries that are taken twice": (
-        [*SOUND[:-3], swap(4, 2, taken=((1, 0), (2, 0))), Ok(op=4), END],
-        "entries taken twice",
-        "at-most-once",
-    ),
-    "entries that are left out": (
-        [
-            BEGUN[0],
-            Read(log=IN, cells=[(2, "c", 3), (3, "d", 4)]),
-            *SOUND[1:-3],
-            swap(4, 2, taken=((3, 0), (4, 0))),
-            Ok(op=4),
-            END,
-        ],
+    "an output that is never appended": Broken([*SOUND[:6], END], "lost output", "at-least-once"),
+    "entries that are taken twice": Broken(next_takes((1, 0), (2, 0)), "entries taken twice", "at-most-once"),
+    "entries that are left out": Broken(
+        [BEGUN[0], cells(IN, (2, "c", 3), (3, "d", 4)), *next_takes((3, 0), (4, 0))[1:]],
         "entries left out",
         "at-least-once",
     ),
-    "a cursor that falls": (
-        [*SOUND[:-3], swap(4, 2, taken=((2, 0), (1, 0))), Ok(op=4), END],
-        "cursor fell",
-        "consistent",
-    ),
-    "entries that nobody appended": (
-        [*SOUND[:-3], swap(4, 2, taken=((2, 0), (3, 0))), Ok(op=4), END],
-        "ghost entries",
-        "consistent",
-    ),
-    "some entries of a cell that nobody appended": (
-        [*SOUND[:-3], swap(4, 2, taken=((2, 0), (2, 1))), Ok(op=4), END],
-        "ghost entries",
-        "consistent",
-    ),
-    "entries that nobody takes": (
-        [*SOUND[:-1], Read(log=IN, cells=[(2, "c", 3)]), END],
-        "unread entries",
-        "at-least-once",
-    ),
-    "two swaps to one serial": (
-        [*SOUND[:-3], replace(STEP, op=9, tx="other", outputs=[]), Ok(op=9), END],
-        "forked version",
-        "consistent",
+    "a cursor that falls": Broken(next_takes((2, 0), (1, 0)), "cursor fell", "consistent"),
+    "entries that nobody appended": Broken(next_takes((2, 0), (3, 0)), "ghost entries", "consistent"),
+    "some entries of a cell that nobody appended": Broken(next_takes((2, 0), (2, 1)), "ghost entries", "consistent"),
+    "entries that nobody takes": Broken(at_last(MORE), "unread entries", "at-least-once"),
+    "two swaps to one serial": Broken(
+        [*SOUND[:-3], replace(STEP, op=9, tx="other", outputs=[]), Ok(op=9), END], "forked version", "consistent"
     ),
 }
 
@@ -191,5 +144,5 @@ def test_what_is_wrong_is_found(name: str) -> None:
 
 
 def test_a_log_that_is_not_named_may_have_entries_that_nobody_has_taken_yet() -> None:
-    events = [*SOUND[:-1], Read(log=IN, cells=[(2, "c", 3)]), Quiesce(queues=[OUT])]
+    events = [*SOUND[:-1], MORE, Quiesce(queues=[OUT])]
     assert check(events).ok
