@@ -202,7 +202,7 @@ class SeenOperations(EngineOperations):
             self._name(output.destination, output.message)
         said = [self._sent(output) for output in outputs]
         call = super().send
-        await self._watch.call("send", "send", said, lambda: call(outputs), done)
+        await self._watch.call("send", said, lambda: call(outputs), done)
 
     async def resubmit(
         self, queue: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
@@ -210,26 +210,25 @@ class SeenOperations(EngineOperations):
         if first is not None:
             await first()
         call, said = super().resubmit, self._of(queue, sequence)
-        await self._watch.call(
-            "resubmit", "resubmit", said, lambda: call(queue, sequence, attempt=attempt, edit=edit), done
-        )
+        await self._watch.call("resubmit", said, lambda: call(queue, sequence, attempt=attempt, edit=edit), done)
 
     async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
         if first is not None:
             await first()
         call = super().discard
-        await self._watch.call("discard", "discard", self._of(queue, sequence), lambda: call(queue, sequence), done)
+        await self._watch.call("discard", self._of(queue, sequence), lambda: call(queue, sequence), done)
 
     async def note(self, name: str) -> Document | None:
         call = super().note
-        return await self._watch.call("note", "read", [f"notes/{name}"], lambda: call(name), self._watch.words.document)
+        said, words = [f"notes/{name}"], self._watch.words
+        return await self._watch.call("read", said, lambda: call(name), words.document, name="note")
 
     async def write_note(self, name: str, body: bytes, version: Version) -> bool:
         call, words, key = super().write_note, self._watch.words, DocumentKey("notes", name)
         condition = f" if {words.etag(key, version)}" if version else ""
         said = [f"note: {'replace' if version else 'create'} notes/{name}{condition}: {words.body(key, body)}"]
         return await self._watch.call(
-            "note", "write", said, lambda: call(name, body, version), lambda is_won: "won" if is_won else "lost"
+            "write", said, lambda: call(name, body, version), lambda is_won: "won" if is_won else "lost", name="note"
         )
 
     def _sent(self, output: Output) -> str:

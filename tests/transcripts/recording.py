@@ -119,14 +119,14 @@ class Watch:
 
     async def call(
         self,
-        name: str,
         verb: str,
         said: Sequence[str],
         make: Callable[[], Awaitable[Result]],
         answer: Callable[[Result], str],
+        name: str = "",
     ) -> Result:
-        """Make one call of a port, called `name` by stories, and write it down."""
-        fault = next((fault for fault in self.faults if fault.call == name), None)
+        """Make one call of a port, called `name` by stories where that is not the verb, and write it down."""
+        fault = next((fault for fault in self.faults if fault.call == (name or verb)), None)
         if fault is not None:
             self.faults.remove(fault)
         kind = "" if fault is None else fault.kind
@@ -186,7 +186,7 @@ class RecordedStore:
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         words = self._watch.words
         return await self._watch.call(
-            "read", "read", [words.place(key)], lambda: self._store.read(key, session=session), words.document
+            "read", [words.place(key)], lambda: self._store.read(key, session=session), words.document
         )
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
@@ -201,7 +201,7 @@ class RecordedStore:
 
         said = [words.write(operation) for operation in operations]
         name = operations[0].tag.what
-        return await self._watch.call(name, "write", said, lambda: self._store.write(operations), answer)
+        return await self._watch.call("write", said, lambda: self._store.write(operations), answer, name)
 
     def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
         return self._store.scan(partition, prefix=prefix)
@@ -222,11 +222,10 @@ class RecordedBus:
 
     async def send(self, outputs: Sequence[Output]) -> None:
         said = [self._watch.words.output(output) for output in outputs]
-        await self._watch.call("send", "send", said, lambda: self._bus.send(outputs), _done)
+        await self._watch.call("send", said, lambda: self._bus.send(outputs), _done)
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         return await self._watch.call(
-            "receive",
             "receive",
             [queue],
             lambda: self._bus.receive(queue, count_max=count_max, wait_s=wait_s),
@@ -237,11 +236,11 @@ class RecordedBus:
         words, reason = self._watch.words, f" {settle.reason!r}" if settle.reason else ""
         rests = f", due in {(settle.due_ms - self._watch.page.now_ms()) / 1_000:g} s" if settle.due_ms else ""
         said = [f"{words.message(delivery.message)}{reason}{rests}"]
-        await self._watch.call(settle.how, settle.how, said, lambda: self._bus.settle(delivery, settle), _done)
+        await self._watch.call(settle.how, said, lambda: self._bus.settle(delivery, settle), _done)
 
     async def renew(self, delivery: Delivery) -> int:
         said = [self._watch.words.message(delivery.message)]
-        return await self._watch.call("renew", "renew", said, lambda: self._bus.renew(delivery), _done)
+        return await self._watch.call("renew", said, lambda: self._bus.renew(delivery), _done)
 
 
 class RecordedBlobs:
@@ -254,17 +253,12 @@ class RecordedBlobs:
     async def write(self, name: str, data: bytes) -> bool:
         said = [f"{self._watch.words.name(name)}, {len(data)} bytes"]
         return await self._watch.call(
-            "write blob",
-            "write blob",
-            said,
-            lambda: self._blobs.write(name, data),
-            lambda new: "new" if new else "there",
+            "write blob", said, lambda: self._blobs.write(name, data), lambda new: "new" if new else "there"
         )
 
     async def read(self, name: str, *, bytes_max: int) -> bytes | None:
         said = [self._watch.words.name(name)]
         return await self._watch.call(
-            "read blob",
             "read blob",
             said,
             lambda: self._blobs.read(name, bytes_max=bytes_max),
@@ -273,7 +267,7 @@ class RecordedBlobs:
 
     async def delete(self, name: str) -> None:
         said = [self._watch.words.name(name)]
-        await self._watch.call("delete blob", "delete blob", said, lambda: self._blobs.delete(name), _done)
+        await self._watch.call("delete blob", said, lambda: self._blobs.delete(name), _done)
 
 
 class RecordedJournal:
@@ -285,7 +279,6 @@ class RecordedJournal:
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         return await self._watch.call(
-            "claim",
             "claim",
             [", ".join(queues)],
             lambda: self._journal.claim(queues, count_max=count_max, wait_s=wait_s),
@@ -304,12 +297,11 @@ class RecordedJournal:
 
         asked = [*states, *(f"marker of {words.name(inbox.hex())}" for inbox in markers)]
         said = [", ".join(dict.fromkeys(asked))]
-        return await self._watch.call("load", "load", said, lambda: self._journal.load(states, markers), answer)
+        return await self._watch.call("load", said, lambda: self._journal.load(states, markers), answer)
 
     async def commit(self, commit: Commit) -> Conflict | None:
         words = self._watch.words
         return await self._watch.call(
-            "commit",
             "commit",
             words.commit(commit),
             lambda: self._journal.commit(commit),
@@ -317,11 +309,10 @@ class RecordedJournal:
         )
 
     async def durable(self) -> None:
-        await self._watch.call("durable", "durable", [], self._journal.durable, _done)
+        await self._watch.call("durable", [], self._journal.durable, _done)
 
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
         return await self._watch.call(
-            "renew",
             "renew",
             self._ids(deliveries),
             lambda: self._journal.renew(deliveries),
@@ -330,7 +321,7 @@ class RecordedJournal:
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         said = self._ids(deliveries)
-        await self._watch.call("release", "release", said, lambda: self._journal.release(deliveries), _done)
+        await self._watch.call("release", said, lambda: self._journal.release(deliveries), _done)
 
     def _ids(self, deliveries: Sequence[Delivery]) -> list[str]:
         return [", ".join(self._watch.words.message(delivery.message) for delivery in deliveries)]
