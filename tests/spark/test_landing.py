@@ -7,6 +7,7 @@ import itertools
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -106,72 +107,86 @@ class Full(Folder):
         raise self.error
 
 
-def incoming(
-    queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch, place: Place | None = None, **options: Any
-) -> Incoming:
+@dataclass
+class Site:
+    """A folder that receivers land in; messages are their own rows."""
+
+    folder: Path
+
+    def settings(self, queue: Queue, counts: tuple[int, ...], place: Place | None, **given: Any) -> Receiving:
+        return Receiving(cast(Any, queue), "q", place or Folder(self.folder), counts, **{"deadline_s": 30.0, **given})
+
+    def incoming(self, queue: Queue, place: Place | None = None, **given: Any) -> Incoming:
+        made = Incoming(self.settings(queue, (10,), place, **{"idle_s": 0.0, "timeout_s": 5.0} | given), 10)
+        made.patience.sleep = lambda pause_s: None
+        return made
+
+    def drained(self, queue: Queue, **given: Any) -> Incoming:
+        """What became of a receiver that was at work to its end."""
+        made = self.incoming(queue, **given)
+        made.drain()
+        return made
+
+    def rows(self, queue: Queue, place: Place | None = None) -> list[dict[str, Any]]:
+        """What a task gives back that was given the receivers 1 and 0, of which the first may take two messages."""
+        settings = self.settings(queue, (5, 2), place, idle_s=0.0, timeout_s=0.0)
+        numbers = pa.RecordBatch.from_pydict({"id": [1, 0]})
+        return [row for part in land_partition(settings, iter([numbers])) for row in part.to_pylist()]
+
+    def landed(self) -> int:
+        return len(list(self.folder.glob("*.parquet")))
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setattr(landing, "as_row", lambda message: {"message_id": message})
-    given = {"idle_s": 0.0, "deadline_s": 30.0, "timeout_s": 5.0} | options
-    settings = Receiving(cast(Any, queue), "q", place or Folder(folder), (10,), **given)
-    made = Incoming(settings, 10)
-    made.patience.sleep = lambda pause_s: None
-    return made
-
-
-def landed(folder: Path) -> int:
-    return len(list(folder.glob("*.parquet")))
+    return Site(tmp_path)
 
 
 def test_a_receiver_that_goes_on_waits_through_silence_until_its_time_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = Slow(monkeypatch, 4.0, ["a"], [], [], ["b"])
-    found = incoming(queue, tmp_path, monkeypatch, goes_on=True, deadline_s=30.0, idle_s=60.0)
-    found.drain()
+    found = site.drained(queue, goes_on=True, deadline_s=30.0, idle_s=60.0)
     assert queue.waits_s == [30.0, 26.0, 22.0, 18.0, 14.0, 10.0, 6.0, 2.0]  # whatever idle means
     assert queue.completed == ["a", "b"] and found.files == 2
 
 
-def test_a_message_is_completed_when_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_is_completed_when_it_is_on_disk(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     queue, seen = Queue(["a", "b"]), list[tuple[str, int]]()
 
     def synced(handle: int) -> None:
-        seen.append(("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file", landed(tmp_path)))
+        seen.append(("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file", site.landed()))
 
     monkeypatch.setattr(os, "fsync", synced)
-    queue.before_completing = lambda message: seen.append((message, landed(tmp_path)))
-    found = incoming(queue, tmp_path, monkeypatch)
-    found.drain()
-    [table] = [pq.read_table(file) for file in tmp_path.glob("*.parquet")]
+    queue.before_completing = lambda message: seen.append((message, site.landed()))
+    found = site.drained(queue)
+    [table] = [pq.read_table(file) for file in site.folder.glob("*.parquet")]
     assert table.schema.equals(ROW) and table.column("message_id").to_pylist() == ["a", "b"]
     assert seen == [("file", 0), ("folder", 1), ("a", 1), ("b", 1)] and queue.completed == ["a", "b"]
     assert (found.landed, found.files, found.completed, found.lost, found.idle) == (2, 1, 2, 0, True)
 
 
-def test_nothing_is_completed_of_a_batch_that_could_not_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_completed_of_a_batch_that_could_not_be_written(site: Site) -> None:
     queue = Queue(["a"])
-    found = incoming(queue, tmp_path, monkeypatch, Full(OSError(errno.ENOSPC, "no space left")))
+    found = site.incoming(queue, Full(OSError(errno.ENOSPC, "no space left")))
     with pytest.raises(OSError, match="no space left"):
         found.drain()
     assert queue.completed == [] and found.landed == 0
 
 
 @pytest.mark.parametrize("error", [Refused("there is no container"), OutcomeUnknown("no answer")])
-def test_a_place_that_takes_no_file_is_reported_by_its_receiver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_place_that_takes_no_file_is_reported_by_its_receiver(site: Site, error: Exception) -> None:
     queue = Queue(["a"], ["b"])
-    first, second = rows_of(queue, tmp_path, monkeypatch, Full(error))
+    first, second = site.rows(queue, Full(error))
     for row in (first, second):
         assert (row["landed"], row["completed"], row["failed"]) == (0, 0, str(error))
     assert queue.completed == [] and queue.closed_count == 2
 
 
-def test_no_more_is_taken_than_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_taken_than_the_budget(site: Site) -> None:
     queue = Queue([str(n) for n in range(7)], [str(n) for n in range(3)], ["over"])
-    found = incoming(queue, tmp_path, monkeypatch)
-    found.drain()
+    found = site.drained(queue)
     assert queue.wanted == [10, 3] and found.landed == 10 and not found.idle
 
 
@@ -180,7 +195,7 @@ def test_no_more_is_taken_than_the_budget(tmp_path: Path, monkeypatch: pytest.Mo
     [(MessageLockLostError(), 3, 1), (MessageAlreadySettled(), 3, 1), (ServiceBusConnectionError(), 1, 3)],
 )
 def test_what_cannot_be_completed_is_counted_and_the_drain_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, completed: int, lost: int
+    site: Site, error: Exception, completed: int, lost: int
 ) -> None:
     queue = Queue(["a", "b", "c", "d"], ["e"])
 
@@ -189,81 +204,60 @@ def test_what_cannot_be_completed_is_counted_and_the_drain_goes_on(
             raise error
 
     queue.before_completing = fails
-    found = incoming(queue, tmp_path, monkeypatch)
-    found.drain()
+    found = site.drained(queue)
     assert (found.landed, found.completed, found.lost) == (5, completed + 1, lost)
     assert queue.opened_count == (2 if lost == 3 else 1)
 
 
 @pytest.mark.parametrize("error", [OperationTimeoutError(), SessionCannotBeLockedError()])
-def test_a_queue_without_another_session_is_idle_and_no_outage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_queue_without_another_session_is_idle_and_no_outage(site: Site, error: Exception) -> None:
     queue = Queue(["a"], error)
-    found = incoming(queue, tmp_path, monkeypatch, sessions=True, timeout_s=0.0)
-    found.drain()
+    found = site.drained(queue, sessions=True, timeout_s=0.0)
     assert found.idle and found.landed == 1 and found.patience.failures == 0
 
 
 @pytest.mark.parametrize("sessions", [True, False])
 def test_behind_an_empty_session_comes_the_next_and_a_queue_without_sessions_keeps_its_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sessions: bool
+    site: Site, monkeypatch: pytest.MonkeyPatch, sessions: bool
 ) -> None:
     moments = itertools.count()
     monkeypatch.setattr(landing, "time", SimpleNamespace(monotonic=lambda: float(next(moments)), sleep=None))
     queue = Queue(["a"], [], ["b"], [])
-    found = incoming(queue, tmp_path, monkeypatch, sessions=sessions, idle_s=6.0)
-    found.drain()
+    found = site.drained(queue, sessions=sessions, idle_s=6.0)
     assert (found.landed, found.idle, queue.links[:4]) == (2, True, [1, 1, 2, 2] if sessions else [1, 1, 1, 1])
     by_session = {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": 6.0}
     assert queue.options == {"timeout": 20} | (by_session if sessions else {"prefetch_count": 10, "keep_alive": 0})
 
 
-def rows_of(
-    queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch, place: Place | None = None, **options: Any
-) -> list[dict[str, Any]]:
-    """What a task gives back that was given the receivers 1 and 0, of which the first may take two messages."""
-    monkeypatch.setattr(landing, "as_row", lambda message: {"message_id": message})
-    given = {"idle_s": 0.0, "deadline_s": 30.0, "timeout_s": 0.0} | options
-    settings = Receiving(cast(Any, queue), "q", place or Folder(folder), (5, 2), **given)
-    numbers = pa.RecordBatch.from_pydict({"id": [1, 0]})
-    return [row for part in land_partition(settings, iter([numbers])) for row in part.to_pylist()]
-
-
-def test_each_receiver_reports_what_it_did_and_closes_its_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_receiver_reports_what_it_did_and_closes_its_link(site: Site) -> None:
     queue = Queue(["a", "b"], ["c"], [])
     queue.closing = OSError("it is gone already")
     whole = {"failed": None, "lost": 0, "files": 1}
-    assert rows_of(queue, tmp_path, monkeypatch) == [
+    assert site.rows(queue) == [
         whole | {"landed": 2, "completed": 2, "idle": False},
         whole | {"landed": 1, "completed": 1, "idle": True},
     ]
     assert queue.wanted[:2] == [2, 5] and queue.closed_count == queue.clients_closed_count == 2
 
 
-def test_a_receiver_that_gave_up_reports_it_with_what_it_landed_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = rows_of(Queue(["a"], *[ServiceBusConnectionError() for _ in range(9)]), tmp_path, monkeypatch)
+def test_a_receiver_that_gave_up_reports_it_with_what_it_landed_before(site: Site) -> None:
+    first, second = site.rows(Queue(["a"], *[ServiceBusConnectionError() for _ in range(9)]))
     assert first["landed"] == first["completed"] == 1 and "no success" in first["failed"] and not first["idle"]
     assert second["landed"] == 0 and "no success" in second["failed"]
 
 
 @pytest.mark.parametrize("kind", [ServiceBusConnectionError, OperationTimeoutError])  # sessions give the other one too
-def test_an_outage_is_neither_idle_nor_borne_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
-) -> None:
+def test_an_outage_is_neither_idle_nor_borne_for_ever(site: Site, kind: type[Exception]) -> None:
     queue = Queue(*[kind() for _ in range(3)], ["a"])
-    found = incoming(queue, tmp_path, monkeypatch)
-    found.drain()
+    found = site.drained(queue)
     assert found.landed == 1 and queue.opened_count == 4
-    endless = incoming(Queue(*[kind() for _ in range(100)]), tmp_path, monkeypatch, timeout_s=0.0)
+    endless = site.incoming(Queue(*[kind() for _ in range(100)]), timeout_s=0.0)
     with pytest.raises(GaveUpError):
         endless.drain()
     assert not endless.idle
 
 
-def test_an_outage_longer_than_a_round_is_sat_out_or_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_longer_than_a_round_is_sat_out_or_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr(landing, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=None))
 
@@ -271,7 +265,7 @@ def test_an_outage_longer_than_a_round_is_sat_out_or_given_up(tmp_path: Path, mo
         now_s[0] += pause_s
 
     def drained(queue: Queue) -> Incoming:
-        found = incoming(queue, tmp_path, monkeypatch, deadline_s=now_s[0] + 10, timeout_s=60.0)
+        found = site.incoming(queue, deadline_s=now_s[0] + 10, timeout_s=60.0)
         found.patience.sleep, found.patience.chance = sleep, lambda: 0.5
         found.drain()
         return found
@@ -284,17 +278,15 @@ def test_an_outage_longer_than_a_round_is_sat_out_or_given_up(tmp_path: Path, mo
         drained(Queue(*outage(), *outage(), *outage()))
 
 
-def test_a_queue_is_idle_for_so_long_after_its_last_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_is_idle_for_so_long_after_its_last_message(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Slow(monkeypatch, 4.0, ["a"], [], ["b"], [], [], ["c"])
-    found = incoming(queue, tmp_path, monkeypatch, idle_s=5.0, deadline_s=60.0)
-    found.drain()
+    found = site.drained(queue, idle_s=5.0, deadline_s=60.0)
     assert found.idle and found.landed == 2
 
 
-def test_a_queue_without_another_session_ends_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_without_another_session_ends_an_outage(site: Site) -> None:
     queue = Queue(ServiceBusConnectionError(), OperationTimeoutError(), ServiceBusConnectionError())
-    found = incoming(queue, tmp_path, monkeypatch, sessions=True)
-    found.drain()
+    found = site.drained(queue, sessions=True)
     assert found.idle and queue.opened_count == 2
 
 
