@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from outbox import App, Client, Context, Engine, Reject, Retries, Retry, Worker, azure
+from outbox import App, Client, Engine, Reject, Worker, azure
 from outbox.azure.connecting import AzureBackend
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.faults import FaultRule, Faults
@@ -25,6 +25,8 @@ from outbox.engine.state.tasks import ACTIVE, LOCKED
 from outbox.message import Message
 from outbox.ops.cli.parser import main
 from outbox.ops.messages.pending import pending_in
+from tests.unit.messages import Count, Order
+from tests.unit.ops.situations import shop
 from tests.wire.conftest import LoopThread
 
 Run = Callable[..., tuple[int, str]]
@@ -32,55 +34,6 @@ Run = Callable[..., tuple[int, str]]
 BEHIND_MS = 1_200_000
 """How far the clock of the host lags that leaves something pending: what is older than ten minutes is an error."""
 KEY = "c2VjcmV0LWtleS1vZi1vbmUtdGVzdA=="
-
-
-@dataclass
-class Order:
-    key: str
-    how: str = ""
-
-
-@dataclass
-class Count:
-    n: int = 0
-
-
-def shop(prefix: str = "") -> App:
-    """The application; its queues have a prefix in item scope, because both scopes share one bus."""
-    app = App("shop", retry=Retries(limit=2, delays_s=(600.0,)), hops_max=3)
-    app.queue(f"{prefix}ledger", "per_key")
-    for name in ("outside", "away"):
-        app.queue(f"{prefix}{name}")
-
-    @app.handler(f"{prefix}orders", key="key")
-    def take(order: Order, count: Count, ctx: Context) -> None:
-        if order.how == "fail":
-            raise ConnectionError("the pricing service does not answer")
-        if order.how == "refuse":
-            raise Reject("no such article")
-        if order.how == "later":
-            raise Retry("the shelf is locked", after_s=1_800)
-        if order.how == "again":
-            ctx.send(f"{prefix}orders", order)
-        if order.how == "large":
-            ctx.send(f"{prefix}outside", Order(order.key, "x" * 2_000_000))
-        if order.how in ("outside", "away"):
-            ctx.send(f"{prefix}{order.how}", order)
-        count.n += 1
-
-    @app.handler(f"{prefix}hopeless", key="key")
-    def give_up(order: Order, count: Count) -> None:
-        raise LookupError(f"no article {order.key}")
-
-    @app.handler(f"{prefix}ledger", key="key", on_dead_letter="stop_key")
-    def enter(order: Order, count: Count) -> None:
-        if order.how == "refuse":
-            raise Reject("no such account")
-        count.n += 1
-
-    if not prefix:
-        add_topic(app)
-    return app
 
 
 def add_topic(app: App) -> None:
@@ -239,6 +192,8 @@ class Site:
 
     async def _plant(self, steps: list[Step], prefix: str, scope: str) -> None:
         app, backend = shop(prefix), await self.backend(container_of(scope), scope=scope)
+        if not prefix:
+            add_topic(app)
         client = Client(app, backend)
         await client.declare()
         async with Worker(app, backend) as worker:

@@ -16,7 +16,8 @@ import pytest
 from outbox import App, Client, Reject
 from outbox.errors import Refused
 from outbox.message import Message
-from tests.wire.cli.planted import Count, Order, Run, Site, count
+from tests.unit.messages import Count, Order
+from tests.wire.cli.planted import Run, Site, count
 
 AUDIT = "news/Subscriptions/audit"
 

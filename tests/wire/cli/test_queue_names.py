@@ -11,7 +11,8 @@ from outbox import App, Client
 from outbox.message import Message
 from outbox.ports import DeadLetterEntry
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
-from tests.wire.cli.planted import Count, Order, Run, Site
+from tests.unit.messages import Count, Order
+from tests.wire.cli.planted import Run, Site
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ import pytest
 
 from outbox import App, Client, Reject, Worker
 from outbox.engine.entities import QueueSettings
-from tests.wire.cli.planted import Count, Order, Site
+from tests.unit.messages import Count, Order
+from tests.wire.cli.planted import Site
 
 REQUESTS_MAX = 10
 DOCTOR_REQUESTS = 18

@@ -18,7 +18,8 @@ from outbox.engine.entities import QueueSettings
 from outbox.engine.state.tasks import SCHEDULED
 from outbox.message import Message, schema_properties
 from outbox.testing import START_S
-from tests.wire.cli.planted import Count, During, Order, Run, Site, Stuck, count
+from tests.unit.messages import Count, Order
+from tests.wire.cli.planted import During, Run, Site, Stuck, count
 
 
 def shop(*, is_mended: bool = False, schema: int = 1) -> App:
