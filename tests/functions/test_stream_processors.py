@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 import azure.functions as func
@@ -16,22 +15,8 @@ from outbox.errors import OutcomeUnknown
 from outbox.otel import Telemetry
 from outbox.retries import Retries
 from outbox.streams import HandlerFailed, Inputs, OrderedLog, Processor, Step
-
-
-@dataclass
-class Number:
-    n: int
-
-
-@dataclass
-class Total:
-    sum: int = 0
-
-
-def add(total: Total, inputs: Inputs, step: Step) -> None:
-    for entry in inputs:
-        total.sum += entry.value.n
-        step.emit("sums", Number(total.sum))
+from tests.unit.messages import Number, Total
+from tests.unit.streams.making import sum_up
 
 
 def fail(total: Total, inputs: Inputs, step: Step) -> None:
@@ -48,7 +33,7 @@ class Site:
         self.app = App("sums")
         self.settings = functions.FunctionsSettings(lambda: self.backend, **settings)
 
-    def processor(self, name: str, handler: Any = add) -> Processor[Total]:
+    def processor(self, name: str, handler: Any = sum_up) -> Processor[Total]:
         return Processor(
             name,
             handler,

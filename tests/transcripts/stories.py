@@ -14,6 +14,7 @@ from pathlib import Path
 from outbox import App, Context, Reject
 from tests.transcripts.processes import Process, Ran, Scope, Site
 from tests.transcripts.recording import FaultKind, Page
+from tests.unit.messages import Account, Deposit
 
 Story = Callable[[Page], Awaitable[None]]
 
@@ -23,20 +24,9 @@ TITLES: dict[Scope, str] = {"engine": "Engine scope", "partition": "Partition sc
 
 
 @dataclass
-class Deposit:
-    account: str
-    amount: int
-
-
-@dataclass
 class Withdrawal:
     account: str
     amount: int
-
-
-@dataclass
-class Account:
-    balance: int = 0
 
 
 @dataclass

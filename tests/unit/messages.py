@@ -73,6 +73,21 @@ class Account:
 
 
 @dataclass
+class Number:
+    n: int
+
+
+@dataclass
+class Total:
+    sum: int = 0
+
+
+@dataclass
+class Page:
+    text: str
+
+
+@dataclass
 class Reading:
     sensor: str
     degrees: float

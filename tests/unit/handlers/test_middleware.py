@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import wraps
 from types import SimpleNamespace, TracebackType
 from typing import Any, Literal
@@ -22,16 +21,11 @@ from outbox.runtime.commit import stepping
 from outbox.runtime.commit.loop_watch import waiting_handlers
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
-from tests.unit.messages import Step, deliver
+from tests.unit.messages import Step, Total, deliver
 
 Scope = Literal["engine", "partition", "item"]
 WITHIN_S = 20.0
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
-
-
-@dataclass
-class Total:
-    sum: int = 0
 
 
 class Seen:

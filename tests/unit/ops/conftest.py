@@ -15,6 +15,7 @@ from outbox.ops.cli.parser import main
 from outbox.ops.values.requests import Admin
 from outbox.retries import Reject
 from outbox.worker import Worker
+from tests.unit.messages import Account
 from tests.unit.ops.operators import operator
 from tests.unit.stores.store_site import Site, site
 
@@ -28,13 +29,6 @@ class Deposit:
 
     account: str | int
     amount: int
-
-
-@dataclass
-class Account:
-    """A balance."""
-
-    balance: int = 0
 
 
 @app.handler("ledger", key="account", on_dead_letter="stop_key")

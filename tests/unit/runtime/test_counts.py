@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
@@ -26,14 +25,9 @@ from outbox.runtime.counts import (
 )
 from outbox.runtime.work import Work
 from outbox.testing import Harness
-from tests.unit.messages import Step, deliver
+from tests.unit.messages import Step, Total, deliver
 
 Scope = Literal["engine", "partition", "item"]
-
-
-@dataclass
-class Total:
-    sum: int = 0
 
 
 def app_with(*, retries: int = 2) -> App:

@@ -9,8 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 from outbox.ports import Create, Document, DocumentKey, Lost, Session, StateStore, Version, Won, Write
-from outbox.streams import Entry, OrderedLog
+from outbox.streams import Entry, Inputs, OrderedLog, Step
 from outbox.streams.log import LogReader
+from tests.unit.messages import Number
+from tests.unit.messages import Total as Sum
 
 ANY_AGE = timedelta(0)
 """An age that every entry has: a trim by it needs no reader."""
@@ -24,6 +26,20 @@ class Alarm:
 @dataclass
 class Total:
     n: int = 0
+
+
+def add(state: Total, inputs: Inputs, step: Step) -> None:
+    """The running total, once for each entry."""
+    for entry in inputs:
+        state.n += entry.value
+        step.emit("out", state.n)
+
+
+def sum_up(total: Sum, inputs: Inputs, step: Step) -> None:
+    """The running total of numbers, once for each."""
+    for entry in inputs:
+        total.sum += entry.value.n
+        step.emit("sums", Number(total.sum))
 
 
 def made(name: str, place: Any, kind: Any, **options: Any) -> OrderedLog[Any]:

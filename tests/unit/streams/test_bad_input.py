@@ -22,8 +22,8 @@ from outbox.ports import DocumentKey, Replace
 from outbox.retries import Retries
 from outbox.streams import HandlerFailed, Ingest, Inputs, OrderedLog, Position, Processor, RefusedEntry, Skip, Step
 from outbox.streams.replica import Progress
-from tests.unit.messages import Reading
-from tests.unit.streams.making import ANY_AGE, Alarm, Total, fill, made, put_raw, values
+from tests.unit.messages import Page, Reading
+from tests.unit.streams.making import ANY_AGE, Alarm, Total, add, fill, made, put_raw, values
 
 AT_ONCE = Retries(limit=2, delays_s=(0.0,))
 
@@ -43,12 +43,6 @@ def processor(engine: Engine, handler: Callable[..., Any], **options: Any) -> Pr
         "retries": AT_ONCE,
     }
     return Processor("sums", handler, **{**defaults, **options})
-
-
-def add(state: Total, inputs: Inputs, step: Step) -> None:
-    for entry in inputs:
-        state.n += entry.value
-        step.emit("out", state.n)
 
 
 # Appends
@@ -492,11 +486,6 @@ async def test_a_skip_in_place_of_a_value_is_no_entry(engine: Engine) -> None:
 
 
 # Ingest
-
-
-@dataclass
-class Page:
-    text: str
 
 
 def test_an_ingest_over_a_store_of_item_scope_is_refused_with_the_cure() -> None:

@@ -11,28 +11,13 @@ from outbox import App, Engine, Retries
 from outbox.streams import HandlerFailed, Ingest, Inputs, OrderedLog, Pipeline, Position, Processor, Step
 from outbox.testing import Harness
 from outbox.verify import Faults
-from tests.unit.messages import deliver
-
-
-@dataclass
-class Number:
-    n: int
-
-
-@dataclass
-class Total:
-    total: int = 0
+from tests.unit.messages import Number, Total, deliver
+from tests.unit.streams.making import sum_up
 
 
 @dataclass
 class Seen:
     at_ms: list[int] = field(default_factory=list)
-
-
-def add(state: Total, inputs: Inputs, step: Step) -> None:
-    for entry in inputs:
-        state.total += entry.value.n
-        step.emit("sums", Number(state.total))
 
 
 ELSEWHERE = Engine.in_memory()
@@ -43,8 +28,8 @@ def adders() -> list[Processor[Total]]:
     """Two processors behind each other."""
     numbers, sums, totals = (OrderedLog(name, ELSEWHERE, type=Number) for name in ("numbers", "sums", "totals"))
     return [
-        Processor("first", add, state=Total, register=ELSEWHERE, inputs={"in": numbers}, outputs={"sums": sums}),
-        Processor("second", add, state=Total, register=ELSEWHERE, inputs={"in": sums}, outputs={"sums": totals}),
+        Processor("first", sum_up, state=Total, register=ELSEWHERE, inputs={"in": numbers}, outputs={"sums": sums}),
+        Processor("second", sum_up, state=Total, register=ELSEWHERE, inputs={"in": sums}, outputs={"sums": totals}),
     ]
 
 
@@ -198,7 +183,7 @@ async def test_a_restart_loses_nothing_that_was_acknowledged() -> None:
 
 
 def fails(state: Total, inputs: Inputs, step: Step) -> None:
-    state.total += 1
+    state.sum += 1
     raise RuntimeError("it cannot")
 
 
@@ -224,7 +209,7 @@ app.queue("orders")
 
 @app.handler("sums", key="n")
 def count(number: Number, total: Total) -> None:
-    total.total += 1
+    total.sum += 1
 
 
 def forward(state: Total, inputs: Inputs, step: Step) -> None:

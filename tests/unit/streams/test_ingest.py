@@ -22,12 +22,8 @@ from outbox.runtime.delivery.claim_check import check_in
 from outbox.streams import Ingest, OrderedLog
 from outbox.streams.values import ENVELOPE_BYTES
 from outbox.testing import START_S, VirtualClock
+from tests.unit.messages import Page
 from tests.unit.streams.making import made, values
-
-
-@dataclass
-class Page:
-    text: str
 
 
 @dataclass

@@ -20,20 +20,13 @@ from outbox.streams.log_places import Place
 from outbox.streams.replica import Progress, Replica
 from outbox.testing import START_S, VirtualClock
 from tests.unit.messages import Reading
-from tests.unit.streams.making import ANY_AGE, Counting, Total, entries, fill, made, values
+from tests.unit.streams.making import ANY_AGE, Counting, Total, add, entries, fill, made, values
 
 
 @dataclass
 class Seen:
     items: list[str] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
-
-
-def add(state: Total, inputs: Inputs, step: Step) -> None:
-    """The running total, once for each entry."""
-    for entry in inputs:
-        state.n += entry.value
-        step.emit("out", state.n)
 
 
 def processor(place: Any, handler: Callable[..., Any] = add, **options: Any) -> Processor[Any]:

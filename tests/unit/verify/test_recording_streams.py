@@ -27,25 +27,11 @@ from outbox.verify.recorded.events import Push
 from outbox.verify.recorded.recording import recorded
 from outbox.verify.recorded.streams import recorded_ingest, recorded_log, recorded_processor, rows_of
 from outbox.verify.recorded.verdict import Verdict
+from tests.unit.messages import Number, Total
+from tests.unit.streams.making import sum_up
 from tests.unit.verify.lying import Lying
 
 ROUND_COUNT_MAX, STEP_COUNT_MAX = 400, 2_000
-
-
-@dataclass
-class Number:
-    n: int
-
-
-@dataclass
-class Total:
-    total: int = 0
-
-
-def add(state: Total, inputs: Inputs, step: Step) -> None:
-    for entry in inputs:
-        state.total += entry.value.n
-        step.emit("sums", Number(state.total))
 
 
 @dataclass
@@ -63,7 +49,7 @@ class Chain:
         numbers, sums, totals = (OrderedLog(name, engine, type=Number) for name in ("numbers", "sums", "totals"))
         inputs = ({"numbers": numbers}, {"numbers": numbers, "sums": sums})
         processors = [
-            Processor(name, add, state=Total, register=engine, inputs=given, outputs={"sums": to}, batch_max=3)
+            Processor(name, sum_up, state=Total, register=engine, inputs=given, outputs={"sums": to}, batch_max=3)
             for name, given, to in zip(("first", "second"), inputs, (sums, totals), strict=True)
         ]
         return cls(engine, numbers, sums, totals, processors)
@@ -251,7 +237,7 @@ async def ingested(faults: Faults) -> Verdict:
 
     @app.handler("sums", key="n")
     def take(number: Number, total: Total) -> None:
-        total.total += number.n
+        total.sum += number.n
 
     async with Engine.in_memory() as engine, Worker(app, recorded(engine, history)) as worker:
         entries = OrderedLog("orders", engine, type=Order)
@@ -281,7 +267,7 @@ async def ingested(faults: Faults) -> Verdict:
 
 def forward(state: Total, inputs: Inputs, step: Step) -> None:
     for entry in inputs:
-        state.total += 1
+        state.sum += 1
         step.emit("sums", Number(entry.value.n))
 
 

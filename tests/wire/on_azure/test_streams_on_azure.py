@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -14,30 +13,12 @@ from outbox import App, Client, azure
 from outbox.azure.addresses import Identity
 from outbox.engine.entities import QueueSettings
 from outbox.errors import NotRegistrable, Refused
-from outbox.streams import Ingest, Inputs, OrderedLog, Processor, Step
+from outbox.streams import Ingest, OrderedLog, Processor
 from outbox.streams.plan import QueueOutput
+from tests.unit.messages import Number, Total
+from tests.unit.streams.making import sum_up
 from tests.wire.on_azure.ground import blob_emulator, place
 from tests.wire.on_azure.test_connecting import BLOBS, BUS, COSMOS, KEY, Token, everything_about
-
-
-@dataclass
-class Number:
-    """An entry, and a message."""
-
-    n: int
-
-
-@dataclass
-class Total:
-    """The state of a processor."""
-
-    sum: int = 0
-
-
-def add(total: Total, inputs: Inputs, step: Step) -> None:
-    for entry in inputs:
-        total.sum += entry.value.n
-        step.emit("sums", Number(total.sum))
 
 
 async def test_a_processor_on_cosmos_sends_each_entry_once_to_service_bus() -> None:
@@ -52,7 +33,7 @@ async def test_a_processor_on_cosmos_sends_each_entry_once_to_service_bus() -> N
                 log: OrderedLog[Number] = OrderedLog("numbers", backend, type=Number)
                 sums = backend.queue("sums", key=lambda number: number.n)
                 return Processor(
-                    "sums", add, state=Total, register=backend, inputs={"numbers": log}, outputs={"sums": sums}
+                    "sums", sum_up, state=Total, register=backend, inputs={"numbers": log}, outputs={"sums": sums}
                 )
 
             assert await processor(one).run_until_idle(seconds=20) > 0
@@ -104,7 +85,9 @@ async def test_logs_and_registers_live_on_blobs_alone(account: str) -> None:
         def processor(states: Any) -> Processor[Total]:
             sums: OrderedLog[Number] = OrderedLog("sums", states, type=Number)
             log: OrderedLog[Number] = OrderedLog("numbers", states, type=Number)
-            return Processor("sums", add, state=Total, register=states, inputs={"numbers": log}, outputs={"sums": sums})
+            return Processor(
+                "sums", sum_up, state=Total, register=states, inputs={"numbers": log}, outputs={"sums": sums}
+            )
 
         assert await processor(one).run_until_idle(seconds=20) > 0
         assert await processor(other).run_until_idle(seconds=20) == 0

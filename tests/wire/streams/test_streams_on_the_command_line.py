@@ -24,26 +24,12 @@ from outbox.ports import Create, DocumentKey, NoBlobs
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 from outbox.streams.cells import PAGE_BITS
 from outbox.streams.log_places import Place, wall_ms
+from tests.unit.messages import Reading, Seen
 from tests.wire.on_azure.ground import blob_emulator, cosmos_ground
 from tests.wire.typed import typed, typed_beside
 
 READS_MAX = 20
 """The most reads that one row of a list costs: its floor, the hint, and the way from there to the end."""
-
-
-@dataclass
-class Reading:
-    """An entry."""
-
-    sensor: str
-    degrees: float
-
-
-@dataclass
-class Seen:
-    """The state of a processor."""
-
-    count: int = 0
 
 
 def watch(seen: Seen, inputs: Inputs, step: Step) -> None:
