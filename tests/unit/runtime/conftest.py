@@ -5,9 +5,12 @@ A test marked `engine_only` is about something that only the widest scope promis
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from outbox.testing import Harness
+from tests.unit.runtime.journals import Journal
 
 SCOPES = ("engine", "partition", "item")
 
@@ -27,3 +30,10 @@ def scope(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     assert defaults is not None
     monkeypatch.setitem(defaults, "scope", name)
     return name
+
+
+@pytest.fixture
+async def world(scope: str) -> AsyncIterator[Journal]:
+    made = Journal()
+    async with made.harness:
+        yield made

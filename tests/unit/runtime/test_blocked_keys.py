@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
 
 import pytest
 
-from outbox import App, Context, Reject, Retry
+from outbox import Context, Reject, Retry
 from outbox.testing import Harness
 from tests.unit.messages import Book, Line
+from tests.unit.runtime.journals import MARGIN_S, RETENTION_S, journal_app
 
-RETENTION_S, MARGIN_S = 600, 60
 LIFE_S = RETENTION_S + MARGIN_S
 
 
@@ -21,12 +20,7 @@ class World:
     def __init__(self) -> None:
         self.bad = {"bad"}
         self.busy: set[str] = set()
-        self.app = App(
-            "journal",
-            retention=timedelta(seconds=RETENTION_S),
-            margin=timedelta(seconds=MARGIN_S),
-            clock_skew=timedelta(seconds=30),
-        )
+        self.app = journal_app()
         self.app.queue("lines", "per_key")
         self.app.queue("copied")
 

@@ -2,114 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
-
-import msgspec
 import pytest
 
-from outbox import App, Context, Reject
+from outbox import App, Reject
 from outbox.errors import Refused
-from outbox.lineage import fingerprint
-from outbox.message import Scalar
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.values.dead_letters import Resubmit
 from outbox.testing import Harness
 from tests.unit.messages import Book, Line, deliver, deliver_raw, resubmit
-
-RETENTION_S, MARGIN_S = 600, 60
-
-
-@dataclass
-class Page:
-    book: str
+from tests.unit.runtime.journals import MARGIN_S, RETENTION_S, Journal, Page
 
 
-class World:
-    """A journal that refuses `bad` lines, and stumbles once over `shaky` ones; `strict` stops a key."""
-
-    def __init__(self, **options: Any) -> None:
-        self.bad = {"bad", "worse"}
-        self.shaky = {"shaky"}
-        self.app = App(
-            "journal",
-            retention=timedelta(seconds=RETENTION_S),
-            margin=timedelta(seconds=MARGIN_S),
-            clock_skew=timedelta(seconds=30),
-            **options,
-        )
-        self.app.queue("strict", "per_key")
-        self.app.queue("copied")
-
-        @self.app.handler("lines", key="book")
-        def write(line: Line, book: Book, ctx: Context) -> None:
-            self.write(line, book)
-            ctx.send("copied", line)
-
-        @self.app.handler("lines", key="book")
-        def turn(page: Page, book: Book) -> None:
-            book.lines.append("---")
-
-        @self.app.handler("strict", key="book", on_dead_letter="stop_key")
-        def write_strictly(line: Line, book: Book) -> None:
-            self.write(line, book)
-
-        self.harness = Harness(self.app)
-
-    def write(self, line: Line, book: Book) -> None:
-        if line.text in self.bad:
-            raise Reject("not a line")
-        if line.text in self.shaky:
-            self.shaky.remove(line.text)
-            raise OSError("the table shakes")
-        book.lines.append(line.text[:10])
-
-    async def send(self, text: str, *, queue: str = "lines", id: str = "1", created: float | None = None) -> None:
-        await deliver(self.harness, queue, Line("red", text), id=id, created=created)
-
-    async def edit(self, text: str, *, queue: str = "lines", book: str = "red") -> None:
-        await resubmit(self.harness, queue, "1", message=Line(book, text))
-
-    async def send_edit(
-        self, text: str, of: str, *, attempt: int = 1, book: str = "red", queue: str = "lines", id: str = "1"
-    ) -> None:
-        """Send an edit as another program would, which asks nobody."""
-        body, old = (msgspec.json.encode(Line(*line)) for line in ((book, text), ("red", of)))
-        properties: dict[str, Scalar] = {
-            "outbox-id": id,
-            "outbox-type": "Line",
-            "session-id": "red",
-            "outbox-created": round(self.harness.now() * 1_000),
-            "outbox-attempt": attempt,
-            "outbox-replaces": fingerprint(old, "Line").hex(),
-        }
-        await deliver_raw(self.harness, queue, body, properties=properties)
-
-    async def lines(self, book: str = "red") -> list[str]:
-        found = await self.harness.state(Book, book)
-        return [] if found is None else found.lines
-
-    def dead(self, queue: str = "lines") -> list[str]:
-        return sorted(dead_letter.reason for dead_letter in self.harness.dead_letters(queue))
-
-
-@pytest.fixture
-async def world(scope: str) -> AsyncIterator[World]:
-    made = World()
-    async with made.harness:
-        yield made
-
-
-async def test_an_edit_is_handled_under_the_identity_of_what_it_replaces(world: World) -> None:
+async def test_an_edit_is_handled_under_the_identity_of_what_it_replaces(world: Journal) -> None:
     await world.send("bad")
     await world.edit("good")
     assert (await world.lines(), world.dead()) == (["good"], [])
     assert [line.text for line in world.harness.sent("copied")] == ["good"]
 
 
-async def test_copies_of_what_was_edited_and_of_the_edit_are_duplicates(world: World) -> None:
+async def test_copies_of_what_was_edited_and_of_the_edit_are_duplicates(world: Journal) -> None:
     await world.send("bad")
     await world.edit("good")
     world.bad.clear()
@@ -119,7 +30,7 @@ async def test_copies_of_what_was_edited_and_of_the_edit_are_duplicates(world: W
     assert (await world.lines(), world.dead()) == (["good"], [])
 
 
-async def test_while_an_edit_is_refused_copies_of_what_it_replaced_are_refused_for_its_reason(world: World) -> None:
+async def test_while_an_edit_is_refused_copies_of_what_it_replaced_are_refused_for_its_reason(world: Journal) -> None:
     await world.send("bad")
     await world.edit("worse")
     world.bad.clear()
@@ -127,7 +38,7 @@ async def test_while_an_edit_is_refused_copies_of_what_it_replaced_are_refused_f
     assert (await world.lines(), world.dead()) == ([], ["not a line", "not a line"])
 
 
-async def test_what_an_edit_replaced_is_not_run_by_a_resubmission_either(world: World) -> None:
+async def test_what_an_edit_replaced_is_not_run_by_a_resubmission_either(world: Journal) -> None:
     await world.send("bad")
     await world.edit("worse")
     await world.harness.discard("lines", "1")
@@ -141,7 +52,7 @@ async def test_what_an_edit_replaced_is_not_run_by_a_resubmission_either(world: 
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_an_edit_may_be_edited_and_copies_of_all_of_them_follow(world: World, restarts: bool) -> None:
+async def test_an_edit_may_be_edited_and_copies_of_all_of_them_follow(world: Journal, restarts: bool) -> None:
     await world.send("bad")
     for edit in ("worse", "good"):
         await world.edit(edit)
@@ -153,7 +64,7 @@ async def test_an_edit_may_be_edited_and_copies_of_all_of_them_follow(world: Wor
     assert (await world.lines(), world.dead()) == (["good"], [])
 
 
-async def test_an_edit_may_be_taken_back(world: World) -> None:
+async def test_an_edit_may_be_taken_back(world: Journal) -> None:
     await world.send("bad")
     await world.edit("worse")
     world.bad.remove("bad")
@@ -162,7 +73,7 @@ async def test_an_edit_may_be_taken_back(world: World) -> None:
     assert (await world.lines(), world.dead()) == (["bad"], [])
 
 
-async def test_an_edit_that_was_refused_may_be_resubmitted_as_it_is(world: World) -> None:
+async def test_an_edit_that_was_refused_may_be_resubmitted_as_it_is(world: Journal) -> None:
     await world.send("bad")
     await world.edit("worse")
     world.bad.clear()
@@ -171,7 +82,9 @@ async def test_an_edit_that_was_refused_may_be_resubmitted_as_it_is(world: World
     assert (await world.lines(), world.dead()) == (["worse"], [])
 
 
-async def test_of_two_edits_of_one_refusal_the_first_is_handled_and_the_other_stays_a_dead_letter(world: World) -> None:
+async def test_of_two_edits_of_one_refusal_the_first_is_handled_and_the_other_stays_a_dead_letter(
+    world: Journal,
+) -> None:
     await world.send("bad")
     await world.send_edit("good", "bad")
     await world.send_edit("better", "bad")
@@ -180,14 +93,14 @@ async def test_of_two_edits_of_one_refusal_the_first_is_handled_and_the_other_st
     assert "edit of id 1" in late.description and b"better" in late.body
 
 
-async def test_an_edit_does_not_take_the_place_of_an_edit_that_it_does_not_name(world: World) -> None:
+async def test_an_edit_does_not_take_the_place_of_an_edit_that_it_does_not_name(world: Journal) -> None:
     await world.send("bad")
     await world.send_edit("worse", "bad")
     await world.send_edit("good", "bad", attempt=7)
     assert (await world.lines(), world.dead()) == ([], ["not a line", "not a line", "payload-differs"])
 
 
-async def test_an_edit_of_what_was_applied_meanwhile_is_a_dead_letter(world: World) -> None:
+async def test_an_edit_of_what_was_applied_meanwhile_is_a_dead_letter(world: Journal) -> None:
     await world.send("bad")
     world.bad.clear()
     await resubmit(world.harness, "lines", "1")
@@ -195,7 +108,7 @@ async def test_an_edit_of_what_was_applied_meanwhile_is_a_dead_letter(world: Wor
     assert (await world.lines(), world.dead()) == (["bad"], ["payload-differs"])
 
 
-async def test_an_edit_of_nothing_is_refused_and_stays_so(world: World) -> None:
+async def test_an_edit_of_nothing_is_refused_and_stays_so(world: Journal) -> None:
     await world.send_edit("good", "bad")
     await world.send_edit("good", "bad", attempt=2)
     await world.send("bad")
@@ -206,7 +119,7 @@ async def test_an_edit_of_nothing_is_refused_and_stays_so(world: World) -> None:
         await world.harness.resubmit("lines", "1")
 
 
-async def test_an_edit_under_another_key_is_refused_and_the_message_may_still_be_resubmitted(world: World) -> None:
+async def test_an_edit_under_another_key_is_refused_and_the_message_may_still_be_resubmitted(world: Journal) -> None:
     await world.send("bad")
     await world.send_edit("good", "bad", book="blue")
     assert (await world.lines("blue"), world.dead()) == ([], ["edit-without-record", "not a line"])
@@ -215,7 +128,7 @@ async def test_an_edit_under_another_key_is_refused_and_the_message_may_still_be
     assert await world.lines() == ["bad"]
 
 
-async def test_an_edit_past_the_life_of_the_refusal_is_refused(world: World) -> None:
+async def test_an_edit_past_the_life_of_the_refusal_is_refused(world: Journal) -> None:
     await world.send("bad")
     created = world.harness.now()
     await world.harness.advance(seconds=RETENTION_S + MARGIN_S + 1)
@@ -226,14 +139,14 @@ async def test_an_edit_past_the_life_of_the_refusal_is_refused(world: World) -> 
     assert created < world.harness.now()
 
 
-async def test_an_edit_past_retention_runs_while_its_refusal_is_on_record(world: World) -> None:
+async def test_an_edit_past_retention_runs_while_its_refusal_is_on_record(world: Journal) -> None:
     await world.send("bad", created=world.harness.now() - RETENTION_S + 1)
     await world.harness.advance(seconds=60)
     await world.edit("good")
     assert (await world.lines(), world.dead()) == (["good"], [])
 
 
-async def test_an_edit_that_fails_at_first_is_tried_again_as_an_edit(world: World) -> None:
+async def test_an_edit_that_fails_at_first_is_tried_again_as_an_edit(world: Journal) -> None:
     await world.send("bad")
     await world.edit("shaky")
     await world.harness.advance(minutes=1)
@@ -242,7 +155,7 @@ async def test_an_edit_that_fails_at_first_is_tried_again_as_an_edit(world: Worl
     assert (await world.lines(), world.dead()) == (["shaky"], [])
 
 
-async def test_an_edited_head_unblocks_its_key(world: World) -> None:
+async def test_an_edited_head_unblocks_its_key(world: Journal) -> None:
     await world.send("bad", queue="strict")
     await world.send("next", queue="strict", id="2")
     await world.edit("worse", queue="strict")
@@ -253,7 +166,7 @@ async def test_an_edited_head_unblocks_its_key(world: World) -> None:
     assert (await world.lines(), world.dead("strict")) == (["good", "next"], [])
 
 
-async def test_an_edit_behind_another_block_waits_for_its_turn(world: World) -> None:
+async def test_an_edit_behind_another_block_waits_for_its_turn(world: Journal) -> None:
     await world.send("bad", queue="strict")
     await world.harness.send("strict", Line("red", "worse"), id="2")
     await world.edit("good", queue="strict")
@@ -261,7 +174,7 @@ async def test_an_edit_behind_another_block_waits_for_its_turn(world: World) -> 
     assert (await world.lines(), world.dead("strict")) == (["good"], ["not a line"])
 
 
-async def test_an_edit_of_nothing_is_not_put_on_record_while_it_waits(world: World) -> None:
+async def test_an_edit_of_nothing_is_not_put_on_record_while_it_waits(world: Journal) -> None:
     await world.send("bad", queue="strict")
     await world.send_edit("good", "bad", queue="strict", id="2")
     await world.harness.discard("strict", "1")
@@ -270,7 +183,7 @@ async def test_an_edit_of_nothing_is_not_put_on_record_while_it_waits(world: Wor
 
 
 async def test_bodies_in_blobs_are_edited_too(scope: str) -> None:
-    world = World(claim_check_bytes=1_000)
+    world = Journal(claim_check_bytes=1_000)
     long = "b" * 2_000
     world.bad |= {long}
     async with world.harness:
@@ -283,14 +196,14 @@ async def test_bodies_in_blobs_are_edited_too(scope: str) -> None:
 # What a client refuses before it is sent
 
 
-async def test_an_edit_without_a_change_is_a_resubmission(world: World) -> None:
+async def test_an_edit_without_a_change_is_a_resubmission(world: Journal) -> None:
     await world.send("bad")
     world.bad.clear()
     await world.edit("bad")
     assert (await world.lines(), world.dead()) == (["bad"], [])
 
 
-async def test_an_edit_keeps_key_and_type(world: World) -> None:
+async def test_an_edit_keeps_key_and_type(world: Journal) -> None:
     await world.send("bad")
     with pytest.raises(Refused, match="has the key 'blue', and was refused under 'red'"):
         await world.edit("good", book="blue")
@@ -300,13 +213,13 @@ async def test_an_edit_keeps_key_and_type(world: World) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[", b'{"book": "", "text": "good"}'], ids=["undecodable", "missing-key"])
-async def test_what_was_refused_without_its_key_is_not_edited(world: World, body: bytes) -> None:
+async def test_what_was_refused_without_its_key_is_not_edited(world: Journal, body: bytes) -> None:
     await deliver_raw(world.harness, "lines", body, properties={"outbox-id": "1", "outbox-type": "Line"})
     with pytest.raises(Refused, match="without a record that an edit could replace; discard it"):
         await world.edit("good")
 
 
-async def test_what_was_too_old_is_not_edited(world: World) -> None:
+async def test_what_was_too_old_is_not_edited(world: Journal) -> None:
     await world.send("good", created=world.harness.now() - RETENTION_S)
     with pytest.raises(Refused, match="too old to run"):
         await world.edit("better")
@@ -338,7 +251,7 @@ async def test_an_edit_of_a_subscriptions_message_reaches_no_other_subscription(
 
 
 @pytest.mark.engine_only("an operator of a host is beside its engine")
-async def test_an_operator_beside_the_application_checks_the_key(world: World) -> None:
+async def test_an_operator_beside_the_application_checks_the_key(world: Journal) -> None:
     await world.send("bad")
     admin = EngineAdmin(world.harness.engine, None, world.app)
     with pytest.raises(Refused, match="has the key 'blue'"):

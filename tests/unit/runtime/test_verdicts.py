@@ -5,71 +5,20 @@ A client refuses to resubmit what was refused for its age, so those two rows are
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from outbox import App, Reject
 from outbox.engine_commit import Refusal
 from outbox.resubmission import REJECTED, Replaced
 from outbox.runtime.verdict import OnRecord, Verdict, judged, kind_of
 from outbox.stored import Record
-from outbox.testing import Harness
-from tests.unit.messages import Book, Line
-
-RETENTION_S, MARGIN_S = 600, 60
+from tests.unit.messages import resubmit
+from tests.unit.runtime.journals import MARGIN_S, RETENTION_S, Journal
 
 
-class World:
-    """A journal that refuses `bad` lines; in the queue `strict` a dead letter blocks its key."""
-
-    def __init__(self) -> None:
-        self.bad = {"bad"}
-        self.app = App(
-            "journal",
-            retention=timedelta(seconds=RETENTION_S),
-            margin=timedelta(seconds=MARGIN_S),
-            clock_skew=timedelta(seconds=30),
-        )
-        self.app.queue("strict", "per_key")
-
-        @self.app.handler("lines", key="book")
-        def write(line: Line, book: Book) -> None:
-            self.write(line, book)
-
-        @self.app.handler("strict", key="book", on_dead_letter="stop_key")
-        def write_strictly(line: Line, book: Book) -> None:
-            self.write(line, book)
-
-        self.harness = Harness(self.app)
-
-    def write(self, line: Line, book: Book) -> None:
-        if line.text in self.bad:
-            raise Reject("not a line")
-        book.lines.append(line.text)
-
-    async def send(self, text: str, *, age_s: float = 0, queue: str = "lines", id: str = "1") -> None:
-        await self.harness.send(queue, Line("red", text), id=id, created=self.harness.now() - age_s)
-        await self.harness.wait_idle()
-
-    async def resubmit(self, queue: str = "lines") -> None:
-        await self.harness.resubmit(queue, "1")
-        await self.harness.wait_idle()
-
-    async def lines(self) -> list[str]:
-        found = await self.harness.state(Book, "red")
-        return [] if found is None else found.lines
-
-    def dead(self, queue: str = "lines") -> list[str]:
-        return [dead_letter.reason for dead_letter in self.harness.dead_letters(queue)]
-
-
-@pytest.fixture
-async def world(scope: str) -> AsyncIterator[World]:
-    made = World()
-    async with made.harness:
-        yield made
+async def send(world: Journal, text: str, *, age_s: float = 0, **options: Any) -> None:
+    await world.send(text, created=world.harness.now() - age_s, **options)
 
 
 @pytest.mark.parametrize(
@@ -86,32 +35,32 @@ async def world(scope: str) -> AsyncIterator[World]:
     ids=["young", "old", "other of applied", "copy of refused", "other of refused", "copy of old", "other of old"],
 )
 async def test_a_message_has_the_verdict_of_its_age_and_of_what_came_before_it(
-    world: World, sent: list[tuple[str, float]], lines: list[str], dead: list[str]
+    world: Journal, sent: list[tuple[str, float]], lines: list[str], dead: list[str]
 ) -> None:
     for text, age_s in sent:
-        await world.send(text, age_s=age_s)
+        await send(world, text, age_s=age_s)
         world.bad.clear()
     assert (await world.lines(), sorted(world.dead())) == (lines, dead)
 
 
 @pytest.mark.parametrize("age_s", [0, RETENTION_S + MARGIN_S - 1], ids=["young", "past retention"])
-async def test_the_copy_of_an_applied_message_is_a_duplicate(world: World, age_s: float) -> None:
+async def test_the_copy_of_an_applied_message_is_a_duplicate(world: Journal, age_s: float) -> None:
     await world.send("a")
     await world.harness.advance(seconds=max(age_s, 1))
-    await world.send("a", age_s=age_s)
+    await send(world, "a", age_s=age_s)
     assert (await world.lines(), world.dead()) == (["a"], [])
 
 
 @pytest.mark.parametrize("age_s", [0, RETENTION_S - 1], ids=["young", "past retention by then"])
-async def test_the_resubmission_of_a_refused_message_is_run_at_any_age(world: World, age_s: float) -> None:
-    await world.send("bad", age_s=age_s)
+async def test_the_resubmission_of_a_refused_message_is_run_at_any_age(world: Journal, age_s: float) -> None:
+    await send(world, "bad", age_s=age_s)
     world.bad.clear()
     await world.harness.advance(seconds=10)
-    await world.resubmit()
+    await resubmit(world.harness, "lines", "1")
     assert (await world.lines(), world.dead()) == (["bad"], [])
 
 
-async def test_what_waited_behind_a_block_is_run_at_any_age(world: World) -> None:
+async def test_what_waited_behind_a_block_is_run_at_any_age(world: Journal) -> None:
     await world.send("bad", queue="strict")
     await world.send("a", queue="strict", id="2")
     await world.harness.advance(seconds=2 * RETENTION_S)
@@ -120,7 +69,7 @@ async def test_what_waited_behind_a_block_is_run_at_any_age(world: World) -> Non
     assert (await world.lines(), world.dead("strict")) == (["a"], [])
 
 
-async def test_another_payload_under_the_id_of_what_waits_differs(world: World) -> None:
+async def test_another_payload_under_the_id_of_what_waits_differs(world: Journal) -> None:
     await world.send("bad", queue="strict")
     await world.send("a", queue="strict", id="2")
     await world.send("b", queue="strict", id="2")
