@@ -52,18 +52,15 @@ EDIT_MUTANTS = (
         )
         for scope in STORES
     ),
-    mutant(
-        "edit: a record that may be old turns it down", "partition", "EveryMessageEnds", PARTITION,
+    mutant("edit: a record that may be old turns it down", "partition", "EveryMessageEnds", PARTITION,
         ("        if found is None or may_be_stale(attempt.work, found):\n", "        if found is None:\n"),
         **TWO_EDITS | {"faults": {"stale": 1}, "copies": 1},
     ),
-    mutant(
-        "edit: what it replaced takes the place of its refusal", "engine", "NoDuplicate", GROUP,
+    mutant("edit: what it replaced takes the place of its refusal", "engine", "NoDuplicate", GROUP,
         ("        return isinstance(marker, Refusal) and attempt.work.verdict(as_record(marker)) is Verdict.REFUSED\n", "        return isinstance(marker, Refusal) and marker.attempt >= attempt.work.delivery.message.attempt\n"),
         **NO_BETTER | {"amounts": (-50,), "copies": 2, "resubmissions": 3},
     ),
-    mutant(
-        "edit: one of nothing leaves no record", "engine", "NothingLeavesEarly", RUN,
+    mutant("edit: one of nothing leaves no record", "engine", "NothingLeavesEarly", RUN,
         ("not group.has_refused(attempt) and poison.reason != \"payload-differs\":\n", "not group.has_refused(attempt) and poison.reason not in (\"payload-differs\", \"edit-without-record\"):\n"),
         **ELSEWHERE,
     ),
@@ -92,43 +89,35 @@ def tested(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
 
 
 TESTED_EDIT_MUTANTS = (
-    tested(
-        "the marker that it replaces may have changed", GROUP,
+    tested("the marker that it replaces may have changed", GROUP,
         f"{OF_STEPS}::test_an_edit_replaces_no_later_refusal_than_the_one_it_was_judged_by",
         ("earlier.attempt + 1 if is_edit else work.delivery.message.attempt\n", "work.delivery.message.attempt\n            del is_edit\n"),
     ),
-    tested(
-        "a block does not know it", STOPS,
+    tested("a block does not know it", STOPS,
         f"{OF_EDITS}::test_an_edited_head_unblocks_its_key",
         ("digest in (self.fingerprint, *(self.edits or ()))", "digest == self.fingerprint"),
     ),
-    tested(
-        "one of nothing is put on record while it waits", WAITING,
+    tested("one of nothing is put on record while it waits", WAITING,
         f"{OF_EDITS}::test_an_edit_of_nothing_is_not_put_on_record_while_it_waits",
         ("        if work.delivery.message.replaces is not None:\n            return None\n", ""),
     ),
-    tested(
-        "a broker takes it for what was sent before a crash", LETTERS,
+    tested("a broker takes it for what was sent before a crash", LETTERS,
         f"{OF_LETTERS}::test_an_edit_after_a_crash_is_no_duplicate_of_what_was_sent_before",
         ("    return plain if edit is None else", "    return plain if edit is None or edit else"),
     ),
-    tested(
-        "a client gives it another key", DOOR,
+    tested("a client gives it another key", DOOR,
         f"{OF_EDITS}::test_an_edit_keeps_key_and_type",
         ("    if before.inbox != after.inbox:\n", "    if not after.inbox:\n"),
     ),
-    tested(
-        "a client edits what has no record of its own", DOOR,
+    tested("a client edits what has no record of its own", DOOR,
         f"{OF_EDITS}::test_what_was_refused_without_its_key_is_not_edited",
         ("    check_editable(where, dead.reason, dead.description)\n", ""),
     ),
-    tested(
-        "one of nothing is resubmitted", RESUBMISSION,
+    tested("one of nothing is resubmitted", RESUBMISSION,
         f"{OF_EDITS}::test_an_edit_of_nothing_is_refused_and_stays_so",
         ("    if is_edit_without_record(reason, description):\n        raise", "    if is_edit_without_record(reason, \"\") and not reason:\n        raise"),
     ),
-    tested(
-        "it names what is in its place", RESUBMISSION,
+    tested("it names what is in its place", RESUBMISSION,
         f"{OF_EDITS}::test_an_edit_is_handled_under_the_identity_of_what_it_replaces",
         ("fingerprint(message.body, message.type).hex()}", "fingerprint(body, message.type).hex()}"),
     ),

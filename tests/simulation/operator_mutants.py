@@ -15,8 +15,7 @@ def fault(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
 
 
 OPERATOR_MUTANTS = (
-    fault(
-        "a log is let go in the midst of an answer", "outbox/ops/admins/giving_way.py",
+    fault("a log is let go in the midst of an answer", "outbox/ops/admins/giving_way.py",
         f"{CONNECTED}::test_an_answer_that_is_under_way_is_ended_first",
         ("                async with self._answering:\n                    self._admin = None\n", "                if True:\n                    self._admin = None\n"),
     ),

@@ -18,23 +18,19 @@ def blocked(name: str, scope: str, file: str, *edits: tuple[str, str]) -> Mutant
 
 
 RESUBMISSION_MUTANTS = (
-    mutant(
-        "resubmission: a refusal is replaced by a copy of what it refused", "partition", "NoDuplicate", VERDICT,
+    mutant("resubmission: a refusal is replaced by a copy of what it refused", "partition", "NoDuplicate", VERDICT,
         ("record is None or attempt > record.attempt", "record is None or attempt >= record.attempt"),
         amounts=(-50, 60), copies=[2, 1],
     ),
-    mutant(
-        "resubmission: a refusal is no marker", "item", "NoDuplicate", VERDICT,
+    mutant("resubmission: a refusal is no marker", "item", "NoDuplicate", VERDICT,
         ("record is None or attempt > record.attempt", "record is None or attempt >= record.attempt"),
         amounts=(-50, 60), copies=[2, 1],
     ),
-    mutant(
-        "resubmission: the record of the refusal passes for that of what is sent", "item", "NoLost", ITEM,
+    mutant("resubmission: the record of the refusal passes for that of what is sent", "item", "NoLost", ITEM,
         ("            if marker is not None and _covers(stored.decode(marker, Record), inline.record):\n", "            if marker is not None:\n"),
         amounts=(-50, 60), resubmissions=1, sweepers=1, workers=1, faults={"crash": 1},
     ),
-    mutant(
-        "resubmission: the key goes on at once", "partition", "InOrder", STOPS,
+    mutant("resubmission: the key goes on at once", "partition", "InOrder", STOPS,
         ("        found = await self._store.read(_key(queue, message.session_id))\n        blocked = None if found is None else _decoded(found)\n        if found is not None and blocked is not None and blocked.is_behind(message):\n            again", "        await self.unblock(queue, message)\n        found = blocked = None\n        if found is not None and blocked is not None and blocked.is_behind(message):\n            again"),
         app="standing", amounts=(-50, 5), resubmissions=1,
     ),

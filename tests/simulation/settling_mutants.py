@@ -15,38 +15,31 @@ SETTLING_MUTANTS = (
         ('        except NothingCommitted:\n            await self._bus.settle(delivery, Settle("release"))\n', '        except NothingCommitted:\n            await self._bus.settle(delivery, Settle("complete"))\n'),
         app="trying", amounts=(-50,), faults={"error": 2},
     ),
-    mutant(
-        "settling: a message goes before its delayed copy is sent", "partition", "NothingLeavesEarly", ENDINGS,
+    mutant("settling: a message goes before its delayed copy is sent", "partition", "NothingLeavesEarly", ENDINGS,
         ("        try:\n            await self.push([Output(delivery.queue", "        await self._bus.settle(delivery, Settle(\"complete\"))\n        try:\n            await self.push([Output(delivery.queue"),
         app="trying", amounts=(-50,),
     ),
-    mutant(
-        "settling: a delayed copy forgets that it failed", "partition", "EveryMessageEnds", ENDINGS,
+    mutant("settling: a delayed copy forgets that it failed", "partition", "EveryMessageEnds", ENDINGS,
         ("            failures=later.failures,\n", ""),
         app="trying", amounts=(-50,), patience_ms=30_000,
     ),
-    mutant(
-        "settling: every delayed copy of a message has one id", "partition", "NothingLeavesEarly", ENDINGS,
+    mutant("settling: every delayed copy of a message has one id", "partition", "NothingLeavesEarly", ENDINGS,
         ('            message_id=f"{message.identity}~{self._new_tx()}",\n', '            message_id=f"{message.identity}~later",\n'),
         app="insisting", amounts=(-50,), patience_ms=60_000, drops_duplicates=True,
     ),
-    mutant(
-        "settling: a key is blocked behind the dead letter", "partition", "InOrder", LANES,
+    mutant("settling: a key is blocked behind the dead letter", "partition", "InOrder", LANES,
         ("            if holds and isinstance(outcome, PoisonMessage):\n", "            if holds and isinstance(outcome, PoisonMessage):\n                await self._settlement.settle(attempt, outcome)\n"),
         app="standing", amounts=(-50, 5), faults={"crash": 1},
     ),
-    mutant(
-        "settling: a lane goes on beside what holds it", "partition", "InOrder", LANES,
+    mutant("settling: a lane goes on beside what holds it", "partition", "InOrder", LANES,
         ("len(outcomes) > 1 and not attempts[0].work.in_order", "len(outcomes) > 1"),
         app="standing", amounts=(5, -50, 5), batch=3,
     ),
-    mutant(
-        "settling: an attempt past its deadline writes", "partition", "NoDuplicate", PARTITION,
+    mutant("settling: an attempt past its deadline writes", "partition", "NoDuplicate", PARTITION,
         ("            self._check_deadline(batch)\n            check", "            check"),
         app="standing", workers=2, faults={"expire": 1, "jump": 1},
     ),
-    mutant(
-        "settling: an attempt may last as long as records live", "partition", "NoDuplicate", BATCH,
+    mutant("settling: an attempt may last as long as records live", "partition", "NoDuplicate", BATCH,
         ("        return now_ms - self.now_ms > self._plan.attempt_ms_max\n", "        return now_ms - self.now_ms > self._plan.record_life_ms\n"),
         app="standing", workers=2, faults={"expire": 1, "jump": 1},
     ),
@@ -60,8 +53,7 @@ SETTLING_MUTANTS = (
         (" or state.item.pointer == staged.pending:", ":"),
         sweepers=1, staged=True,
     ),
-    mutant(
-        "settling: a sweeper leaves what is as old as its grace", "item", "StagedVanish", SWEEPER,
+    mutant("settling: a sweeper leaves what is as old as its grace", "item", "StagedVanish", SWEEPER,
         ("                is_young = now - at_ms < grace_s * 1_000\n", "                is_young = now - at_ms <= grace_s * 1_000\n"),
         sweepers=1, grace_ms=60_000, faults={"crash": 1}, staged=True,
     ),
@@ -74,13 +66,11 @@ SETTLING_MUTANTS = (
         for scope in ("partition", "item")
     ),
     # Another retention than before
-    mutant(
-        "retention: the age at which records of before are gone is forgotten", "partition", "NoDuplicate", RETENTION,
+    mutant("retention: the age at which records of before are gone is forgotten", "partition", "NoDuplicate", RETENTION,
         ("        for era in self.eras:\n", "        for era in ():\n"),
         copies=2, workers=2, earlier_retention=timedelta(minutes=20), faults={"jump": 1},
     ),
-    mutant(
-        "retention: records of before are taken to live as long as those of now", "engine", "NoDuplicate", RETENTION,
+    mutant("retention: records of before are taken to live as long as those of now", "engine", "NoDuplicate", RETENTION,
         ("min(era.until_ms, now_ms - era.retention_ms)", "min(era.until_ms, now_ms - self.retention_ms)"),
         copies=2, workers=2, earlier_retention=timedelta(minutes=20), faults={"jump": 1},
     ),
