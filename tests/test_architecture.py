@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import ran
 from tools.arrows import FLOORS, circle, imports_of
 from tools.statements import packages
 
@@ -123,14 +124,7 @@ def arrows(root: Path) -> subprocess.CompletedProcess[str]:
         "import sys; sys.path[:0] = [sys.argv[1], sys.argv[2]]; from pathlib import Path; from tools import arrows; "
         "kept, text = arrows.check(Path(sys.argv[1]), Path(sys.argv[1]) / 'build'); print(text); sys.exit(not kept)"
     )
-    return subprocess.run(
-        [sys.executable, "-P", "-c", code, str(root), str(ROOT)],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return ran([sys.executable, "-P", "-c", code, root, ROOT], root)
 
 
 def test_imports_follow_the_arrows() -> None:

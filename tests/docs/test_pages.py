@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import ran
 from tests.docs.blocks import ROOT, Page, commands
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/how-to").glob("*.md"))]
@@ -43,9 +43,7 @@ def test_the_testing_page_is_enough_for_an_empty_project(tmp_path: Path) -> None
         (tmp_path / name).write_text(text)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))}
     command = [str(Path(sys.executable).with_name("pytest")), "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = ran(command, tmp_path, env=environment)
     assert done.returncode == 0 and "3 passed" in done.stdout and "Warning" not in done.stdout + done.stderr, done
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import started
 from tests.docs.blocks import ROOT
 
 PAGE = ROOT / "docs/how-to/process-a-log.md"
@@ -66,14 +67,7 @@ def start(program: str, folder: Path, blobs: str) -> subprocess.Popen[str]:
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return subprocess.Popen(
-            [sys.executable, "-u", program],
-            cwd=folder,
-            env=environment(OUTBOX_BLOBS=blobs),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return started([sys.executable, "-u", program], folder, env=environment(OUTBOX_BLOBS=blobs))
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from fnmatch import fnmatch
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.commands import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 INDEX = """
@@ -62,9 +63,7 @@ def index(kind: str, folder: Path, **more: str) -> dict[str, Any]:
         for name in ("tools", "outbox"):
             (Path(path) / name).symlink_to(ROOT / name)
         environment["PYTHONPATH"] = path
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = ran(command, folder, env=environment)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -6,7 +6,6 @@ import fnmatch
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown
+from tests.commands import ran
 from tools.official_emulators import SETTINGS, prepare, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,15 +100,9 @@ def test_what_is_deployed_starts_without_what_is_left_out(tmp_path: Path) -> Non
             shutil.copytree(
                 ROOT / name, tmp_path / name, ignore=lambda at, names: left_out(at, names) | {"__pycache__"}
             )
-    found = subprocess.run(
-        [sys.executable, "-P", "-c", "import function_app; print(len(function_app.app.get_functions()))"],
-        cwd=tmp_path,
-        env={**{k: v for k, v in os.environ.items() if not k.startswith("OUTBOX_")}, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    code = "import function_app; print(len(function_app.app.get_functions()))"
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+    found = ran([sys.executable, "-P", "-c", code], tmp_path, env=environ | {"PYTHONPATH": str(tmp_path)})
     assert found.returncode == 0, found.stderr
     assert int(found.stdout) >= 5 and not (tmp_path / "outbox" / "emulator").exists()
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.commands import ran
 from tools.setup import find_uv
 
 INSTALL_S, COMMAND_S = 300, 60
@@ -39,16 +40,7 @@ def install(environment: Path, *wanted: str) -> None:
 
 def run(environment: Path, folder: Path, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the environment in a folder, with nothing of this process's own environment."""
-    return subprocess.run(
-        [str(environment / "bin" / command), *arguments],
-        cwd=folder,
-        env=clean(folder),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_S,
-        check=False,
-    )
+    return ran([environment / "bin" / command, *arguments], folder, env=clean(folder), within_s=COMMAND_S)
 
 
 def clean(folder: Path) -> dict[str, str]:
@@ -57,5 +49,5 @@ def clean(folder: Path) -> dict[str, str]:
 
 
 def _done(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+    done = ran(command, within_s=INSTALL_S)
     assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout}{done.stderr}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.commands import started
 from tests.packaging.conftest import ROOT, Distributions
 from tests.packaging.environments import COMMAND_S, clean, empty, install, run
 from tests.packaging.locked import LOCK, chosen, constraints
@@ -82,13 +82,8 @@ def test_the_command_prints_its_version(plain: Path, tmp_path: Path) -> None:
 
 def test_an_application_runs_and_handles_a_message_that_comes_twice_once(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
-    host = subprocess.Popen(
-        [str(plain / "bin/outbox"), "run", "shop:app", "--data", "d", "--amqp-port", "0"],
-        cwd=tmp_path,
-        env=clean(tmp_path),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [str(plain / "bin/outbox"), "run", "shop:app", "--data", "d", "--amqp-port", "0"]
+    host = started(command, tmp_path, env=clean(tmp_path), stderr=None)
     try:
         assert host.stdout is not None and host.stdout.readline().startswith("Endpoint=sb://127.0.0.1:")
         for _ in range(2):

@@ -19,6 +19,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 
 from spark_jobs.common import java
 from spark_jobs.session import session
+from tests.commands import ran, started
 from tests.spark.lakes import BOX, Lake, emulated
 from tests.wire.on_azure import azurite
 
@@ -50,14 +51,9 @@ class Broker:
     process: Any = None
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", str(ROOT / "tests/spark/broker.py"), self.folder, str(self.port), *self.queues],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-P", str(ROOT / "tests/spark/broker.py"), self.folder, str(self.port), *self.queues]
+        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = started(command, ROOT, env=environ, stdin=subprocess.PIPE, stderr=None)
         self.connection = self.process.stdout.readline().strip()
         assert self.connection, "the broker did not start"
 
@@ -94,28 +90,9 @@ class Broker:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    queues = (
-        "golden",
-        "full",
-        "fed",
-        "again",
-        "resumed",
-        "ordered:per_key",
-        "landed:2",
-        "raced",
-        "poison",
-        "dead:2",
-        "gone:2",
-        "signed",
-        "laked",
-        "addressed",
-        "watched",
-        "landed-lake:2",
-        "followed:2",
-        "looked-at",
-        "refused",
-    )
-    running = Broker(queues)
+    names = "golden full fed again resumed raced poison signed laked addressed watched looked-at refused"
+    named = ("ordered:per_key", "landed:2", "dead:2", "gone:2", "landed-lake:2", "followed:2")
+    running = Broker((*names.split(), *named))
     running.start()
     yield running
     running.kill()
@@ -177,15 +154,8 @@ def run_killed(tmp_path: Path) -> Callable[..., SimpleNamespace]:
     def run(job: str, point: str, call: int, options: str) -> SimpleNamespace:
         markers = tmp_path / "markers"
         markers.mkdir(exist_ok=True)
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "tests/spark/killed.py"), job, str(markers), point, str(call), options],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        command = [sys.executable, str(ROOT / "tests/spark/killed.py"), job, str(markers), point, str(call), options]
+        done = ran(command, ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, within_s=100)
         fired = (markers / point).exists()
         return SimpleNamespace(returncode=done.returncode, fired=fired, output=done.stdout + done.stderr)
 

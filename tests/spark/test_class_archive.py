@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from spark_jobs.archive_classes import exercise
 from spark_jobs.common import class_archive, java
 from spark_jobs.session import JVM_FLAGS, local_settings
+from tests.commands import ran
 from tests.conftest import ONE_SESSION, ROOT
 
 OPTIONS = "spark.driver.extraJavaOptions"
@@ -52,9 +52,7 @@ def test_an_archive_that_does_not_fit_is_ignored_without_a_word(tmp_path: Path) 
     (tmp_path / "broken.jsa").write_bytes(os.urandom(1_000))
     for name in ("broken", "missing"):
         options = [f"-XX:SharedArchiveFile={tmp_path / name}.jsa", *class_archive.IGNORE_SILENTLY.split()]
-        done = subprocess.run(
-            [f"{os.environ['JAVA_HOME']}/bin/java", *options, "-version"], capture_output=True, text=True, timeout=60
-        )
+        done = ran([f"{os.environ['JAVA_HOME']}/bin/java", *options, "-version"])
         assert done.returncode == 0 and not done.stdout and "archive" not in done.stderr, done.stderr
 
 
@@ -67,9 +65,7 @@ def test_spark_takes_its_classes_from_the_archive_that_set_up_made() -> None:
     home = Path(pyspark.__file__).parent
     command = [f"{os.environ['JAVA_HOME']}/bin/java", "-cp", f"{home}/conf:{home}/jars/*", *JVM_FLAGS.split()]
     command += [f"-XX:SharedArchiveFile={path}", "-Xlog:class+load:stdout"]
-    done = subprocess.run(
-        [*command, "org.apache.spark.deploy.SparkSubmit", "--version"], capture_output=True, text=True, timeout=60
-    )
+    done = ran([*command, "org.apache.spark.deploy.SparkSubmit", "--version"])
     assert done.stdout.count("source: shared objects file (top)") > 100, done.stdout[-1_000:] + done.stderr[-1_000:]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,6 +23,7 @@ from spark_jobs.feeding.grouping import (
     regrouped,
 )
 from spark_jobs.reading.arrow import integer_column, text_column
+from tests.commands import ran
 
 Row = tuple[bytes, bytes, int | None, bytes | None, int]
 
@@ -188,8 +188,5 @@ print(sorted({"pandas", "azure", "azure.servicebus"} & {*sys.modules}))
 def test_neither_a_driver_nor_a_task_that_stages_imports_what_only_senders_need(tmp_path: Path) -> None:
     """Pandas takes a second, the SDK half of one, in each worker; one careless `pa.array` of a list imports pandas."""
     (tmp_path / "in.csv").write_text("id\na\nb\n")
-    done = subprocess.run(
-        [sys.executable, "-c", STAGES, tmp_path / "in.csv", tmp_path / "stage"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = ran([sys.executable, "-c", STAGES, tmp_path / "in.csv", tmp_path / "stage"])
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -12,15 +12,14 @@ import pytest
 
 from spark_jobs.common import java
 from spark_jobs.package import make_zip
+from tests.commands import ran
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def run(command: list[str], cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True, timeout=200, check=False
-    )
+    return ran(command, cwd, env={**os.environ, **environ}, within_s=200)
 
 
 @pytest.mark.soak  # the demo, which is part of every run, runs them so too

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from outbox.engine.log.salvage import inspect, salvage
 from outbox.engine.log.segments import Limits, read_sealed, segment_name, segment_ordinals
 from outbox.engine.log.wal import Log
 from outbox.errors import CorruptRecord, EngineStopped
+from tests.commands import ran
 
 LOG_ID = b"0123456789abcdef"
 ROOM_BYTES = 300
@@ -217,9 +217,7 @@ def test_inspection_and_salvage_and_a_reader_beside_the_host_distinguish_room_fr
 
 
 def test_a_file_that_may_not_grow_takes_records_without_room_and_then_stops(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FILLS_UP, str(tmp_path)], capture_output=True, text=True, timeout=30, check=True
-    )
+    done = ran([sys.executable, "-c", FILLS_UP, tmp_path], check=True)
     count, text = done.stdout.split(" ", 1)
     assert "File too large" in text
     assert int(count) == 11, "every record that fits whole is taken"

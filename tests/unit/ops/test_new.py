@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -16,6 +15,7 @@ from hatchling.builders.wheel import WheelBuilder
 from outbox.errors import Refused
 from outbox.ops.cli.new import new_project
 from outbox.ops.cli.parser import DONE, REFUSED, main
+from tests.commands import ran as run
 
 ROOT = Path(__file__).resolve().parents[3]
 TEMPLATE = ROOT / "outbox/ops/template"
@@ -25,9 +25,7 @@ WITHIN_S = 100
 def ran(command: Sequence[str], folder: Path) -> str:
     """What a command prints in a folder, with an environment that knows nothing of this clone."""
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONWARNINGS": "error::DeprecationWarning"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
-    )
+    done = run(command, folder, env=environment, within_s=WITHIN_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -25,6 +25,7 @@ from outbox.engine.engine import Engine
 from outbox.errors import Refused
 from outbox.ops.host.access_key import FILE_NAME, access_key, new_key
 from outbox.ops.host.endpoints import AMQP_PORT
+from tests.commands import ran
 from tests.wire.servicebus.administration import Plain
 
 APP = """
@@ -72,9 +73,7 @@ class Host:
     def refused(self, *arguments: str) -> str:
         """Start it where it must be refused: what it says."""
         command = [sys.executable, "-m", "outbox", "run", "counter:app", "--data", str(self.data), "--amqp-port", "0"]
-        done = subprocess.run(
-            [*command, *arguments], cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
+        done = ran([*command, *arguments], self.folder, within_s=TIMEOUT_S)
         assert done.returncode == 1
         return done.stderr
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from outbox.engine.engine import Engine
+from tests.commands import ran, started
 
 SHOP = """
 from dataclasses import dataclass
@@ -45,21 +46,13 @@ class Shell:
 
     def start(self, data: str, history: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "outbox", "run", "shop:app", "--data", data, "--history", history]
-        host = subprocess.Popen(
-            [*command, "--amqp-port", "none"],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        host = started([*command, "--amqp-port", "none"], self.folder)
         assert host.stdout is not None and host.stdout.readline().strip()
         return host
 
     def outbox(self, *arguments: str, stdin: str = "", code: int = 0) -> str:
         command = [sys.executable, "-m", "outbox", *arguments]
-        done = subprocess.run(
-            command, cwd=self.folder, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
+        done = ran(command, self.folder, stdin=stdin, within_s=TIMEOUT_S)
         assert done.returncode == code, done.stderr
         return done.stdout
 

@@ -18,6 +18,7 @@ from outbox.engine.log.records import DocWrite, Modify
 from outbox.engine.state.documents import STATES
 from outbox.lineage import state_id
 from outbox.ops.shared.control_file import is_held
+from tests.commands import started
 from tests.wire.cli.test_host import TIMEOUT_S, Shell
 
 STATE_COUNT = 6_000
@@ -39,14 +40,8 @@ def shell(disk_path: Path) -> Iterator[Shell]:
 
 def begun(shell: Shell, *arguments: str) -> subprocess.Popen[str]:
     """A command that has opened the log and waits: for a reader of its output, or for input."""
-    command = subprocess.Popen(
-        [sys.executable, "-m", "outbox", *arguments, "--data", "bank.data"],
-        cwd=shell.folder,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = [sys.executable, "-m", "outbox", *arguments, "--data", "bank.data"]
+    command = started(words, shell.folder, stdin=subprocess.PIPE)
     shell._hosts.append(command)
     deadline_s = time.monotonic() + TIMEOUT_S
     while not is_held(shell.folder / "bank.data"):

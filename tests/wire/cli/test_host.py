@@ -20,6 +20,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from outbox.engine.engine import Engine
 from outbox.ops.shared.control_file import read_control_file
+from tests.commands import started
 from tests.wire.typed import typed
 
 BANK = """
@@ -106,16 +107,8 @@ class Shell:
 
     def start(self, *arguments: str, before: Callable[[], None] | None = None) -> subprocess.Popen[str]:
         """Start a host without waiting for it."""
-        host = subprocess.Popen(
-            [sys.executable, "-m", "outbox", *arguments],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=before,
-        )
-        self._hosts.append(host)
-        return host
+        self._hosts.append(started([sys.executable, "-m", "outbox", *arguments], self.folder, preexec_fn=before))
+        return self._hosts[-1]
 
     def run(self, *arguments: str, before: Callable[[], None] | None = None) -> tuple[subprocess.Popen[str], str]:
         """Start the bank and wait until it is ready; the process and the line it printed."""

@@ -16,6 +16,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.commands import ran, started
+
 SHOP = """
 import asyncio
 from dataclasses import dataclass
@@ -56,11 +58,8 @@ class Shop:
 
     def start(self, *more: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "outbox", "run", "shop:app", "--data", "shop.data", "--amqp-port", "0", *more]
-        host = subprocess.Popen(
-            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-        )
-        self.hosts.append(host)
-        return host
+        self.hosts.append(started(command, self.folder, encoding="utf-8"))
+        return self.hosts[-1]
 
     def run(self) -> subprocess.Popen[str]:
         """Start it and wait until it is ready."""
@@ -91,7 +90,7 @@ class Shop:
     def state(self) -> Any:
         """The purse's state, as the command tells it."""
         command = [sys.executable, "-m", "outbox", "state", "Purse", "a", "--json", "--data", "shop.data"]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        done = ran(command, self.folder, within_s=TIMEOUT_S, check=True)
         return json.loads(done.stdout)
 
 
@@ -174,10 +173,10 @@ def test_a_host_serves_metrics_and_is_traced_where_it_is_asked_to(shop: Shop) ->
             urlopen(Request(path, headers={"Host": host_name}), timeout=TIMEOUT_S)
         assert refused.value.code == code
     command = [sys.executable, "-m", "outbox", "metrics", "--data", "shop.data"]
-    done = subprocess.run(command, cwd=shop.folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    done = ran(command, shop.folder, within_s=TIMEOUT_S, check=True)
     assert 'outbox_messages_total{app="shop",queue="http",outcome="applied"} 1' in done.stdout
     host.send_signal(signal.SIGTERM)
     assert host.wait(TIMEOUT_S) == 0
     assert (shop.folder / "spans").read_text().splitlines().count("process http") == 1
-    done = subprocess.run(command, cwd=shop.folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = ran(command, shop.folder, within_s=TIMEOUT_S)
     assert done.returncode == 1 and "outbox run" in done.stderr

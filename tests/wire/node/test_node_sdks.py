@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from outbox.emulator.blobs.server import BlobEmulator
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.engine.engine import Engine
+from tests.commands import ran
 from tests.wire.conftest import Bus
 
 HERE = Path(__file__).resolve().parent
@@ -30,15 +30,8 @@ def failures(package: str, program: str, *arguments: str) -> dict[str, str]:
     node = shutil.which("node")
     if node is None or not (MODULES / package / "package.json").is_file():
         pytest.skip(CURE)
-    done = subprocess.run(
-        [node, str(HERE / program), *arguments],
-        env={**os.environ, "NODE_PATH": str(MODULES)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_S_MAX,
-        check=False,
-    )
+    environ = {**os.environ, "NODE_PATH": str(MODULES)}
+    done = ran([node, HERE / program, *arguments], env=environ, within_s=PROGRAM_S_MAX)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 0 and found, done.stderr[-2_000:]
     return {one["name"]: f"{one['said']} ({one['ms']} ms)" for one in found if not one["ok"]}
