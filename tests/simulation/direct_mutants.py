@@ -37,7 +37,6 @@ OF_LEDGER = "unit/stores/test_dispatch_ledger.py"
 OF_NEW = "unit/stores/test_new_states.py"
 TRIGGER_BUS = "outbox/azure/functions/bus.py"
 PROCESSOR = "outbox/azure/functions/processor.py"
-FUNCTIONS_MESSAGES = "outbox/azure/functions/bus.py"
 SITES = "outbox/azure/functions/sites.py"
 APP_LOGS = "function_app/logs.py"
 APP_SPARK = "function_app/spark.py"
@@ -339,7 +338,7 @@ DIRECT_MUTANTS = (
         f"{OF_HTTP}::test_a_caller_without_a_name_cannot_spell_the_key_of_one_with_a_name",
         (" if self.route.caller is not None else key\n", " if caller else key\n"),
     ),
-    mutant("trigger: a first delivery counts as one that has failed", FUNCTIONS_MESSAGES,
+    mutant("trigger: a first delivery counts as one that has failed", TRIGGER_BUS,
         f"{OF_PROCESSOR}::test_the_delivery_that_a_host_hands_over_is_none_of_the_earlier_ones",
         ("max(0, (received.delivery_count or 1) - 1)", "max(0, received.delivery_count or 1)"),
     ),

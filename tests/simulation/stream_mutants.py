@@ -9,10 +9,8 @@ DATABASE = "outbox/streams/database.py"
 FAILURES = "outbox/streams/failures.py"
 HORIZON = "outbox/streams/horizon.py"
 INGEST = "outbox/streams/ingest.py"
-LAST_CELL = "outbox/streams/register.py"
 PLAN = "outbox/streams/plan.py"
 READ_AHEAD = "outbox/streams/read_ahead.py"
-QUEUES = "outbox/streams/plan.py"
 REGISTER = "outbox/streams/register.py"
 REPLICA = "outbox/streams/replica.py"
 ROW = "outbox/streams/row.py"
@@ -168,7 +166,7 @@ STREAM_MUTANTS = (
         ('        answer = await self._store.write([put(self.key, after, version, Tag("sink")), *writes])\n', '        now = await self._store.read(self.key)\n        answer = await self._store.write([put(self.key, after, now.version if now else "", Tag("sink")), *writes])\n'),
         app="documents", faults={"stale": 1},
     ),
-    mutant("messages of a step under one identity", "log", "NoGhost|NoLost", QUEUES,
+    mutant("messages of a step under one identity", "log", "NoGhost|NoLost", PLAN,
         ('            outbox_id=f"{id}-{offset}",\n', '            outbox_id=f"{id}-0",\n'),
         app="to a queue", replicas=1, faults={},
     ),
@@ -214,11 +212,11 @@ STREAM_MUTANTS = (
         ("    return isinstance(answer, Won)\n\n\ndef tombstone_of", "    return True\n\n\ndef tombstone_of"),
         app="resting", faults={"stale": 1},
     ),
-    mutant("a last cell that is not to be seen is that of another log", "log", "AttemptEnds", LAST_CELL,
+    mutant("a last cell that is not to be seen is that of another log", "log", "AttemptEnds", REGISTER,
         ("        raise row.ends_before(last.index + 1, what)\n", "        raise OtherLog(what)\n"),
         app="in one cell", upkeep=True, faults={"stale": 1},
     ),
-    mutant("a tombstone that was put where another had expired is another cell", "log", "AttemptEnds", LAST_CELL,
+    mutant("a tombstone that was put where another had expired is another cell", "log", "AttemptEnds", REGISTER,
         ("    if cell is not None and cell.id and (", "    if cell is not None and ("),
         app="resting", upkeep=True, faults={"lost": 1, "jump": 1},
     ),

@@ -21,7 +21,6 @@ ENGINE = "outbox/engine/engine.py"
 DISK = "outbox/engine/log/disk.py"
 CORE = "outbox/engine/core.py"
 SLICES = "outbox/engine/log/slices.py"
-CHECKS = "outbox/engine/core.py"
 STORE = "outbox/engine/backend/apart.py"
 ORDER = "outbox/engine/state/session_order.py"
 
@@ -176,7 +175,7 @@ LOG_MUTANTS = (
         ("        if self.stopped is not None:\n            raise self.stopped\n        if self._is_through:", "        if self._is_through:"),
     ),
     mutant(
-        "any figure confirms a wall clock", CHECKS, f"{OF_OPENING}::test_a_clock_far_ahead_of_the_log_needs_confirmation",
+        "any figure confirms a wall clock", CORE, f"{OF_OPENING}::test_a_clock_far_ahead_of_the_log_needs_confirmation",
         ("unaccepted_s = abs(ahead_s - accepted_s)", "unaccepted_s = 0 if accepted else ahead_s"),
     ),
 )  # fmt: skip
