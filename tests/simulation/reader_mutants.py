@@ -19,12 +19,10 @@ def misread(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mut
 
 
 READER_MUTANTS = (
-    misread(
-        "a line feed inside quotes ends a row", LEXER, IN_QUOTES,
+    misread("a line feed inside quotes ends a row", LEXER, IN_QUOTES,
         ("        if not self.quote or self.quote not in data:\n            used", "        if True:\n            used"),
     ),
-    misread(
-        "a row that spans begin in is read by each of them", LEXER,
+    misread("a row that spans begin in is read by each of them", LEXER,
         f"{REFUSED}::test_a_span_that_lies_within_a_long_row_has_no_row",
         ("    open_state: int | None = None if begin.is_record else begin.state\n", "    open_state: int | None = None\n"),
     ),
@@ -36,28 +34,23 @@ READER_MUTANTS = (
         "files of other headers are one input", OPENED, f"{REFUSED}::test_files_of_other_headers_are_refused_together",
         ("        if names != headers[0]:\n", "        if sorted(names) != sorted(headers[0]):\n"),
     ),
-    misread(
-        "a file is read as it is by now", FILES, f"{REFUSED}::test_a_file_that_became_shorter_is_told_as_such",
+    misread("a file is read as it is by now", FILES, f"{REFUSED}::test_a_file_that_became_shorter_is_told_as_such",
         ("start, size, file.version)", "start, size)"),
     ),
-    misread(
-        "an archive may end anywhere", FILES, f"{REFUSED}::test_a_file_that_is_no_input_is_refused_by_name",
+    misread("an archive may end anywhere", FILES, f"{REFUSED}::test_a_file_that_is_no_input_is_refused_by_name",
         ("                while chunk := unpacked.read(size):\n", "                while chunk := _some(unpacked, size):\n"),
         ("@dataclass(frozen=True, slots=True)\nclass Files:\n", "def _some(unpacked: gzip.GzipFile, size: int) -> bytes:\n    try:\n        return unpacked.read1(size)\n    except EOFError:\n        return b\"\"\n\n\n@dataclass(frozen=True, slots=True)\nclass Files:\n"),
     ),
-    misread(
-        "rows of an id go to buckets by where they were read", GROUPING,
+    misread("rows of an id go to buckets by where they were read", GROUPING,
         "spark/test_grouping.py::test_a_row_is_in_the_bucket_of_its_identity_wherever_it_comes_from",
         ("crc32(text or b\"\") % buckets for batch in batches for text in buffers_of(batch.column(by))]",
          "at % buckets for batch in batches for at in range(batch.num_rows)]"),
     ),
-    misread(
-        "a session has messages in several buckets", GROUPING,
+    misread("a session has messages in several buckets", GROUPING,
         "spark/test_grouping.py::test_the_messages_of_a_session_come_together_from_all_buckets_of_identities",
         ("packed(buckets, rows.to_batches(), BY_SESSION)", "packed(buckets, rows.to_batches())"),
     ),
-    misread(
-        "of a file that two senders share one sends all", SHARES, f"{OF_SHARES}::test_each_row_is_in_one_share",
+    misread("of a file that two senders share one sends all", SHARES, f"{OF_SHARES}::test_each_row_is_in_one_share",
         ("first, last = max(begin, before), min(end, before + file.rows)", "first, last = before, before + file.rows"),
     ),
     misread(

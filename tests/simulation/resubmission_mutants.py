@@ -50,16 +50,13 @@ RESUBMISSION_MUTANTS = (
         )
         for scope in ("partition", "item")
     ),
-    blocked(
-        "exempt from the age fence without a record", "engine", GROUP,
+    blocked("exempt from the age fence without a record", "engine", GROUP,
         ("is_past = work.created_ms", "is_past = not work.blocks_key and work.created_ms"),
     ),
-    blocked(
-        "put on record when it is too old", "engine", WAITING,
+    blocked("put on record when it is too old", "engine", WAITING,
         ("work.delivery, work.created_ms <= oldest_ms\n", "work.delivery, work.created_ms <= -1\n"),
     ),
-    blocked(
-        "put on record when it is too old", "partition", WAITING,
+    blocked("put on record when it is too old", "partition", WAITING,
         ("or work.created_ms <= self._plan.retention.oldest_ms(now_ms):", "or work.created_ms <= -1:"),
     ),
 )  # fmt: skip
