@@ -199,13 +199,6 @@ async def test_a_batch_that_turns_up_after_every_stated_time_does_nothing(folder
         assert (await found.runs().status(RUN)).phase == "succeeded"
 
 
-async def test_a_batch_is_found_by_its_name_where_tags_are_not_kept(folder: FolderRuns) -> None:
-    async with site(folder, faults=["lost"], keeps_tags=False) as found:
-        found.livy.run = None  # its job does not begin, so nothing else tells of it
-        await triggered(lambda: found.runs())
-        assert len(found.livy.batches) == 1
-
-
 @pytest.mark.parametrize("kind", ["engine", "partition", "item"])
 async def test_runs_are_kept_among_the_notes_of_any_backend(kind: str) -> None:
     async with Engine.in_memory() as engine:
