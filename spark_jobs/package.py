@@ -2,7 +2,7 @@
 
     build/spark/outbox-jobs.zip     outbox and spark_jobs, for --py-files (pyFiles of a batch or job definition)
     build/spark/submitted.py        the main definition, which every job is started through
-    build/spark/outbox_azure-*.whl  outbox alone, as a workspace package for notebooks
+    build/spark/outbox_azure-*.whl  the same as a workspace package for notebooks
     build/spark/requirements.txt    what the pool must have installed
 
 A wheel in --py-files is ignored by PySpark, which takes .zip, .egg and .jar only; so the jobs go as a zip.  The same

@@ -50,7 +50,7 @@ STATEMENTS_MAX = {
     "outbox/azure": 3_450,
     "outbox/emulator": 9_823,
     "outbox/engine": 5_116,
-    "outbox/ops": 7_498,
+    "outbox/ops": 7_617,
     "outbox/registration": 339,
     "outbox/runtime": 6_168,
     "outbox/streams": 6_698,
@@ -172,6 +172,7 @@ BESIDE = [
     ("verify.recorded.flow", "outbox.verify.explorer"),
     ("runtime.work", "azure.cosmos"),
     ("spark", "pyspark"),
+    ("ops.cli", "spark_jobs.common"),
 ]
 
 

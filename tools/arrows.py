@@ -60,6 +60,8 @@ HOSTS = ("azure.functions",)
 SERVICES = ("azure.cosmos", "azure.servicebus", "azure.blobs")
 BELOW_SERVICES = ("azure.transport", "azure.unsent", "azure.usage")
 SDKS = ("azure", "pyspark")
+EXPORT = "outbox.ops.streams.export"
+"""The one module that imports from `spark_jobs`: the verb's file, which is imported where the verb is given."""
 BELOW_ADAPTERS = (
     "stored",
     "ports",
@@ -125,6 +127,8 @@ def contracts(root: Path) -> str:
     forbidden = [(rule.title, rule.sources, others(there, rule)) for rule in rules(there)]
     ours = tuple(name for name in there if not is_in(name, "outbox.azure"))
     forbidden.append(("Azure's SDKs only in outbox.azure", ours, SDKS))
+    others_than_export = tuple(name for name in there if name != EXPORT)
+    forbidden.append(("an export alone writes by what Spark jobs write with", others_than_export, ("spark_jobs",)))
     for number, (title, sources, targets) in enumerate(forbidden):
         if sources and targets:
             sections.append(

@@ -15,8 +15,10 @@ from tools.setup import VERSION_MAX, VERSION_MIN
 
 
 def library() -> set[str]:
-    """The files of the library in this folder, and of what `outbox bench` measures."""
-    files = [path for name in ("outbox", "outbox_bench") for path in (ROOT / name).rglob("*") if path.is_file()]
+    """The files of the library in this folder, of what `outbox bench` measures, and of the Spark jobs."""
+    files = [
+        path for name in ("outbox", "outbox_bench", "spark_jobs") for path in (ROOT / name).rglob("*") if path.is_file()
+    ]
     return {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
 
 

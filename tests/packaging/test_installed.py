@@ -108,6 +108,12 @@ def test_the_wheel_carries_what_bench_measures(plain: Path, tmp_path: Path) -> N
     assert without.returncode == 1 and CURE in without.stderr and "Traceback" not in without.stderr
 
 
+def test_the_wheel_carries_what_an_export_of_a_log_writes_with(plain: Path, tmp_path: Path) -> None:
+    found = run(plain, tmp_path, "outbox", "stream", "export", "readings", "--output", "out", "--data", "d")
+    cure = 'outbox: pyarrow is not installed; pip install "outbox-azure[spark]"\n'
+    assert (found.returncode, found.stdout, found.stderr) == (1, "", cure)
+
+
 def test_a_new_project_is_written_from_the_templates_in_the_wheel(plain: Path, tmp_path: Path) -> None:
     made = run(plain, tmp_path, "outbox", "new", "shop")
     assert made.returncode == 0, made.stderr

@@ -105,6 +105,21 @@ def read_stream(options: Options) -> None:
     talk(options, write)
 
 
+def export_stream(options: Options) -> None:
+    """Write what a row has and its table has not, and say how far that is."""
+    _named(options)
+    try:
+        from outbox.ops.streams import export  # its imports come with an extra
+
+        writer = export.writer_to(options.output)
+    except ModuleNotFoundError as error:
+        raise Refused(f'{error.name} is not installed; pip install "outbox-azure[spark]"') from error
+    done = talk(options, lambda admin: export.export(admin, writer, options.name, options.row or ""))
+    which = f"{done.log} {done.row}"
+    text = f"exported {done.entries} entries of {which} from {done.begin} to {done.end} in {done.files} files"
+    answer(options, done, text if done.files else f"nothing new in {which}: exported up to {done.end}")
+
+
 def unregister_stream(options: Options) -> None:
     _named(options)
     if not 1 <= len(options.who) <= WHO_LENGTH_MAX:
@@ -219,6 +234,7 @@ def _audited(found: PipelineAudit) -> str:
 
 _NAME = argument("name", metavar="NAME", help="the pipeline's name")
 _LOG = argument("name", metavar="NAME", help="the log's name")
+_ROW = argument("--row", type=row, metavar="W.R", help="one row, of writer and reader shard")
 BLOB_STATES = "outbox-states"
 BLOB_STATES_HELP = (
     f"the container of ordered logs in the account of --blobs, instead of Cosmos DB ({BLOB_STATES} where neither "
@@ -226,7 +242,7 @@ BLOB_STATES_HELP = (
 )
 
 COMMANDS: Commands = {
-    "stream": Command("List, read or trim ordered logs, and forget their readers."),
+    "stream": Command("List, read, export or trim ordered logs, and forget their readers."),
     "stream list": Command(
         "List the ordered logs: rows, floors, ends, and how far behind readers and writers are.",
         (),
@@ -239,9 +255,24 @@ COMMANDS: Commands = {
             _LOG,
             argument("--since", type=position, metavar="I.O", help="from this position on (the floor)"),
             argument("--limit", type=count, default=0, metavar="N", help="at most so many entries (all)"),
-            argument("--row", type=row, metavar="W.R", help="one row, of writer and reader shard"),
+            _ROW,
         ),
         read_stream,
+        at="streams",
+    ),
+    "stream export": Command(
+        "Write one row of an ordered log as a table, from where the last export ended.",
+        (
+            _LOG,
+            argument(
+                "--output",
+                required=True,
+                metavar="PLACE",
+                help="a folder, or abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX; az:// and https:// as well",
+            ),
+            _ROW,
+        ),
+        export_stream,
         at="streams",
     ),
     "stream unregister": Command(

@@ -76,6 +76,17 @@ class StreamUnregistered(msgspec.Struct, frozen=True):
     behind: dict[str, int]
 
 
+class StreamExported(msgspec.Struct, frozen=True):
+    """An export of a row: where it began, where its table ends now, and counts of entries and files written."""
+
+    log: str
+    row: str
+    begin: str
+    end: str
+    entries: int
+    files: int
+
+
 class ChainView(msgspec.Struct, frozen=True):
     """A place in a sink: the bundle at or before a checkpoint, by its index, and where that begins."""
 

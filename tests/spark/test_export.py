@@ -1,0 +1,622 @@
+"""`outbox stream export` to Parquet files: every entry once and in order, whoever writes, dies or trims meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.errors import CorruptRecord, Refused
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.cli.parser import main
+from outbox.ops.streams import export as exporting
+from outbox.ops.streams.export import export, writer_to
+from outbox.ops.values.requests import Admin, Lines
+from outbox.ops.values.streams import ListStreams, ReadStream, StreamExported, TrimStream
+from outbox.ports import Create, DocumentKey
+from outbox.streams import OrderedLog, Position
+from spark_jobs.common.places import Place, place_of
+from spark_jobs.exporting import files as exported_files
+from spark_jobs.exporting.files import Files, exported
+from spark_jobs.exporting.rows import Entry, Span
+from tests.unit.messages import Reading
+from tests.unit.ops.operators import on_folder, operator
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LIMIT_S = 60
+SCHEMA = pa.schema(
+    [
+        pa.field("position", pa.string()),
+        pa.field("index", pa.int64()),
+        pa.field("offset", pa.int32()),
+        pa.field("id", pa.string()),
+        pa.field("at_ms", pa.int64()),
+        pa.field("type", pa.string()),
+        pa.field("value", pa.string()),
+    ]
+)
+
+
+@dataclass
+class Alarm:
+    """An entry of another type, with texts that a second encoder would write otherwise."""
+
+    text: str
+    factor: float
+
+
+@pytest.fixture
+async def engine(disk_path: Path) -> AsyncIterator[Engine]:
+    async with Engine.open(disk_path) as engine:
+        yield engine
+
+
+@pytest.fixture
+async def admin(engine: Engine) -> Admin:
+    return EngineAdmin(engine)
+
+
+@pytest.fixture
+def short_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "FILE_ROWS_MAX", 5)
+
+
+def log_of(engine: Engine, name: str = "readings") -> OrderedLog[Reading]:
+    return OrderedLog(name, engine, type=Reading)
+
+
+async def fill(engine: Engine, first: int, count: int, name: str = "readings") -> None:
+    """Append cells of one, two and three entries, one after the other."""
+    for n in range(first, first + count):
+        await log_of(engine, name).extend([Reading(f"s{n}", float(i)) for i in range(n % 3 + 1)], id=f"id-{n}")
+
+
+def files_of(address: str) -> dict[str, bytes]:
+    place = place_of(address, os.environ)
+    return {item.name: place.read(item.name) or b"" for item in place.list(suffix=".parquet")}
+
+
+def rows_of(address: str) -> list[dict[str, Any]]:
+    """The rows of all files, by a reader that knows nothing of exports."""
+    tables = [pq.read_table(io.BytesIO(data)) for _, data in sorted(files_of(address).items())]
+    return [row for table in tables for row in table.to_pylist()]
+
+
+async def entries_of(admin: Admin, log: str = "readings", row: str = "") -> list[dict[str, Any]]:
+    """The entries as `stream read` has them, as rows of an export."""
+    lines = b"".join([piece async for piece in admin.stream(ReadStream(log, row))]).splitlines()
+    return [row_of(msgspec.json.decode(line, type=dict[str, msgspec.Raw])) for line in lines]
+
+
+def row_of(line: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    told = {name: json.loads(bytes(raw)) for name, raw in line.items() if name not in ("value", "row")}
+    index, offset = map(int, told["position"].split("."))
+    return {
+        **{"position": told["position"], "index": index, "offset": offset, "id": told["id"]},
+        **{"at_ms": told["at_ms"], "type": told.get("type", ""), "value": bytes(line["value"]).decode()},
+    }
+
+
+async def run(admin: Admin, address: str, log: str = "readings", row: str = "") -> StreamExported:
+    async with asyncio.timeout(LIMIT_S):
+        return await export(admin, writer_to(address), log, row)
+
+
+# What an export has
+
+
+@pytest.mark.parametrize("way", ["direct", "http"])
+async def test_rows_are_the_entries_byte_for_byte_with_their_types(engine: Engine, disk_path: Path, way: str) -> None:
+    log: OrderedLog[Reading | Alarm] = OrderedLog("readings", engine, type=Reading | Alarm)
+    await log.extend([Reading("a", 1.0), Alarm('é "quoted" \\ \u2028 /', 1e-7)], id="first")
+    await log.append(Reading("large" * 300_000, 2.50), id="second")
+    out = str(disk_path / "out")
+    async with operator(engine, disk_path, way) as admin:
+        done = await run(admin, out)
+        assert done == StreamExported("readings", "0.0", "0.0", "2.0", 3, 1)
+        assert rows_of(out) == await entries_of(admin)
+    assert [row["type"] for row in rows_of(out)] == ["Reading", "Alarm", "Reading"]
+    assert rows_of(out)[1]["value"].encode() == msgspec.json.encode(Alarm('é "quoted" \\ \u2028 /', 1e-7))
+
+
+async def test_a_file_says_what_it_has_in_one_key(engine: Engine, admin: Admin, tmp_path: Path) -> None:
+    await fill(engine, 0, 3)
+    await run(admin, str(tmp_path))
+    [(name, data)] = files_of(str(tmp_path)).items()
+    told = pq.ParquetFile(io.BytesIO(data))
+    assert name == "0000000000000000.0000000.parquet" and told.schema_arrow.remove_metadata() == SCHEMA
+    assert set(told.metadata.metadata) == {b"outbox", b"ARROW:schema"}
+    text = b'{"format":1,"log":"readings","row":"0.0","begin":"0.0","end":"3.0"}'
+    assert told.metadata.metadata[b"outbox"] == text
+    greatest = told.metadata.row_group(0).column(4).statistics.max
+    assert greatest == max(row["at_ms"] for row in rows_of(str(tmp_path))) > 1e12
+
+
+async def test_an_export_goes_on_where_the_last_one_ended(engine: Engine, admin: Admin, address: str) -> None:
+    await fill(engine, 0, 4)
+    assert await run(admin, address) == StreamExported("readings", "0.0", "0.0", "4.0", 7, 1)
+    before = files_of(address)
+    assert await run(admin, address) == StreamExported("readings", "0.0", "4.0", "4.0", 0, 0)
+    assert files_of(address) == before
+    await fill(engine, 4, 2)
+    assert await run(admin, address) == StreamExported("readings", "0.0", "4.0", "6.0", 5, 1)
+    assert rows_of(address) == await entries_of(admin)
+
+
+@pytest.mark.usefixtures("short_files")
+async def test_files_have_so_many_rows_and_follow_one_another(engine: Engine, admin: Admin, address: str) -> None:
+    await fill(engine, 0, 12)  # 24 entries, of which the 5th, 10th, 15th and 20th end a file
+    done = await run(admin, address)
+    found = exported(place_of(address, os.environ))
+    assert (done.entries, done.files, [file.rows for file in found.files]) == (24, 5, [5, 5, 5, 5, 4])
+    assert (found.log, found.row, found.begin, found.end) == ("readings", "0.0", Position(0), Position(12))
+    assert [str(file.begin) for file in found.files] == ["0.0", "2.2", "5.1", "7.2", "10.1"]
+    assert [str(file.end) for file in found.files] == ["2.2", "5.1", "7.2", "10.1", "12.0"]
+    assert [file.size for file in found.files] == [len(data) for data in files_of(address).values()]
+    assert rows_of(address) == await entries_of(admin)
+    for file, data in zip(found.files, files_of(address).values(), strict=True):
+        rows = pq.read_table(io.BytesIO(data)).to_pylist()
+        assert file.at_ms_max == max(row["at_ms"] for row in rows)
+
+
+async def test_files_have_so_many_bytes_and_one_entry_may_have_more(
+    engine: Engine, admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: OrderedLog[str] = OrderedLog("texts", engine, type=str)
+    for n, length in enumerate((48, 48, 1, 300, 48, 48)):
+        await log.append("x" * length, id=f"{n}")
+    monkeypatch.setattr(exporting, "FILE_BYTES_MAX", 100)
+    await run(admin, str(tmp_path), "texts")
+    assert [file.rows for file in exported(place_of(str(tmp_path), {})).files] == [2, 1, 1, 2]
+
+
+async def test_an_export_ends_where_the_row_ended_when_it_was_listed(engine: Engine, tmp_path: Path) -> None:
+    await fill(engine, 0, 3)
+
+    class Busy(Wrapped):
+        async def stream(self, asked: Lines) -> AsyncIterator[bytes]:
+            await fill(engine, 3, 3)
+            async for piece in self.admin.stream(asked):
+                yield piece
+
+    assert (await run(Busy(engine), str(tmp_path))).end == "3.0"
+    assert (await run(Busy(engine), str(tmp_path))).end == "6.0"
+    assert rows_of(str(tmp_path)) == (await entries_of(EngineAdmin(engine)))[:12]
+
+
+class Wrapped:
+    """The admin of an engine, for one that does something besides."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.admin = EngineAdmin(engine)
+
+    async def ask(self, asked: Any) -> Any:
+        return await self.admin.ask(asked)
+
+    def stream(self, asked: Lines) -> AsyncIterator[bytes]:
+        return self.admin.stream(asked)
+
+
+async def test_a_line_that_comes_in_pieces_is_read_whole(engine: Engine, tmp_path: Path) -> None:
+    await fill(engine, 0, 3)
+
+    class Slow(Wrapped):
+        async def stream(self, asked: Lines) -> AsyncIterator[bytes]:
+            async for piece in self.admin.stream(asked):
+                for at in range(0, len(piece), 7):
+                    yield piece[at : at + 7]
+
+    await run(Slow(engine), str(tmp_path))
+    assert rows_of(str(tmp_path)) == await entries_of(EngineAdmin(engine))
+
+
+# Which row
+
+
+async def test_a_log_of_several_rows_needs_one_and_lists_them(engine: Engine, admin: Admin, tmp_path: Path) -> None:
+    log: OrderedLog[int] = OrderedLog("n", engine, type=int, writers=2, readers=2, partition=lambda n: n)
+    for n in range(8):
+        await log.writer(n % 2).append(n, id=f"n{n}")
+    rows = [row.row for row in (await admin.ask(ListStreams())).logs[0].rows]
+    with pytest.raises(Refused, match=rf"log n has {len(rows)} rows; say by --row which: {', '.join(rows)}"):
+        await run(admin, str(tmp_path), "n")
+    with pytest.raises(LookupError, match=r"there is no row 7.7 of log 'n'; there are: 0.0, "):
+        await run(admin, str(tmp_path), "n", "7.7")
+    with pytest.raises(LookupError, match=r"there is no log 'm'; there are: n$"):
+        await run(admin, str(tmp_path), "m")
+    assert files_of(str(tmp_path)) == {}
+    for row in rows:
+        done = await run(admin, str(tmp_path / row), "n", f"0{row}")
+        assert done.row == row and rows_of(str(tmp_path / row)) == await entries_of(admin, "n", row)
+
+
+async def test_a_broken_row_is_an_error_of_its_own(engine: Engine, admin: Admin, tmp_path: Path) -> None:
+    await engine.store().write([Create(DocumentKey("log/broken/0.0", "floor"), b"nonsense")])
+    with pytest.raises(CorruptRecord, match="broken"):
+        await run(admin, str(tmp_path), "broken")
+
+
+async def test_an_empty_log_writes_nothing(engine: Engine, admin: Admin, tmp_path: Path) -> None:
+    await log_of(engine).register("audit", Position(0))
+    out = tmp_path / "out"
+    assert await run(admin, str(out)) == StreamExported("readings", "0.0", "0.0", "0.0", 0, 0)
+    assert not out.exists()
+
+
+# Trims
+
+
+async def trim(engine: Engine, admin: Admin, up_to: int) -> None:
+    await log_of(engine).register("trimmer", Position(up_to))
+    await admin.ask(TrimStream("readings", 0.0, 60.0))
+
+
+async def test_a_log_that_is_trimmed_beyond_the_export_is_refused(engine: Engine, admin: Admin, address: str) -> None:
+    await fill(engine, 0, 3)
+    await run(admin, address)
+    await fill(engine, 3, 3)
+    before = files_of(address)
+    await trim(engine, admin, 4)
+    with pytest.raises(Refused, match=r"trimmed up to 4.0, and the export has it up to 3.0: .*export to a new place"):
+        await run(admin, address)
+    assert files_of(address) == before
+    new = f"{address}-new"
+    assert (await run(admin, new)).begin == "4.0" and exported(place_of(new, os.environ)).begin == Position(4)
+
+
+async def test_a_log_that_is_trimmed_up_to_the_export_goes_on(engine: Engine, admin: Admin, tmp_path: Path) -> None:
+    await fill(engine, 0, 3)
+    await run(admin, str(tmp_path))
+    await fill(engine, 3, 3)
+    await trim(engine, admin, 3)
+    assert (await run(admin, str(tmp_path))).end == "6.0"
+    assert [row["index"] for row in rows_of(str(tmp_path))][-1] == 5
+
+
+@pytest.mark.parametrize("left_out", [0, 1, 2, 4])
+async def test_an_entry_that_is_missing_where_it_belongs_is_refused(
+    engine: Engine, tmp_path: Path, left_out: int
+) -> None:
+    """As where a trim took it between two reads; entries are at 0.0, 1.0, 1.1, 2.0, 2.1 and 2.2."""
+    await fill(engine, 0, 3)
+
+    class Holed(Wrapped):
+        async def stream(self, asked: Lines) -> AsyncIterator[bytes]:
+            lines = b"".join([piece async for piece in self.admin.stream(asked)]).splitlines(keepends=True)
+            yield b"".join(line for number, line in enumerate(lines) if number != left_out)
+
+    if left_out == 2:  # no reader can know how many a cell has
+        return
+    with pytest.raises(Refused, match=r"there would be a hole"):
+        await run(Holed(engine), str(tmp_path))
+    assert rows_of(str(tmp_path)) == []
+
+
+async def test_a_store_that_shows_less_than_it_listed_is_no_end(engine: Engine, tmp_path: Path) -> None:
+    await fill(engine, 0, 4)
+
+    class Stale(Wrapped):
+        shown = 2
+
+        async def stream(self, asked: Lines) -> AsyncIterator[bytes]:
+            lines = b"".join([piece async for piece in self.admin.stream(asked)]).splitlines(keepends=True)
+            yield b"".join(lines[: self.shown])
+
+    stale = Stale(engine)
+    with pytest.raises(Refused, match=r"ends at 4.0, and its store shows no entry from 1.1 on, .*run the same again"):
+        await run(stale, str(tmp_path))
+    stale.shown = 0
+    with pytest.raises(Refused, match=r"shows no entry from 1.1 on"):
+        await run(stale, str(tmp_path))
+    assert (await run(stale.admin, str(tmp_path))).begin == "1.1"
+    assert rows_of(str(tmp_path)) == await entries_of(stale.admin)
+
+
+# Who dies, and who writes beside
+
+
+@pytest.mark.parametrize("address", ["folder", "emulator"], indirect=True)
+@pytest.mark.parametrize(("call", "point"), [(1, "before"), (3, "behind")])
+def test_who_was_killed_between_two_files_goes_on_there(disk_path: Path, address: str, call: int, point: str) -> None:
+    data = str(disk_path / "data")
+    on_folder(Path(data), lambda engine: fill(engine, 0, 12))
+    command = [sys.executable, "-P", str(ROOT / "tests/spark/export_process.py")]
+    arguments = ["readings", "--output", address, "--data", data, "--json"]
+
+    def start(call: int) -> subprocess.CompletedProcess[str]:
+        words = [*command, str(call), point, *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+    assert start(call).returncode == -9
+    assert len(files_of(address)) == call - (point == "before")
+    done = start(0)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["end"] == "12.0"
+    rows = rows_of(address)
+    assert [(row["index"], row["offset"]) for row in rows] == [(n, i) for n in range(12) for i in range(n % 3 + 1)]
+    assert exported(place_of(address, os.environ)).end == Position(12)
+
+
+@pytest.mark.usefixtures("short_files")
+async def test_of_several_exports_at_once_each_entry_comes_from_one(engine: Engine, admin: Admin, address: str) -> None:
+    await fill(engine, 0, 45)
+    done = await asyncio.gather(*(run(admin, address) for _ in range(4)))
+    assert {one.end for one in done} == {"45.0"} and sum(one.entries for one in done) == 90
+    assert sum(one.files for one in done) == len(exported(place_of(address, os.environ)).files)
+    assert rows_of(address) == await entries_of(admin)
+
+
+@dataclass
+class Overtaken:
+    """A writer before whose first write another does something."""
+
+    target: Files
+    first: Callable[[], None] | None
+
+    def reached(self) -> Position | None:
+        return self.target.reached()
+
+    def add(self, entries: Sequence[Entry], begin: Position, end: Position) -> Position | None:
+        first, self.first = self.first, None
+        if first is not None:
+            first()
+        return self.target.add(entries, begin, end)
+
+    def sync(self) -> None:
+        self.target.sync()
+
+
+@pytest.mark.usefixtures("short_files")
+@pytest.mark.parametrize("until", [Position(0, 1), Position(1), Position(2, 1), Position(4), Position(7)])
+async def test_who_loses_a_file_goes_on_behind_what_the_winner_wrote(
+    engine: Engine, admin: Admin, address: str, until: Position
+) -> None:
+    await fill(engine, 0, 6)
+    entries = [entry async for entry in exporting.read(admin, "readings", "0.0", Position(0), Position(6))]
+    if until.index == 7:  # the winner knew a later end
+        await fill(engine, 6, 1)
+        entries = [entry async for entry in exporting.read(admin, "readings", "0.0", Position(0), Position(7))]
+
+    def winner() -> None:
+        theirs = [entry for entry in entries if entry.position < until]
+        assert Files(place_of(address, os.environ), "readings", "0.0").add(theirs, Position(0), until) is None
+
+    def writer(log: str, row: str) -> Overtaken:
+        return Overtaken(Files(place_of(address, os.environ), log, row), winner)
+
+    await export(admin, writer, "readings", "")
+    assert rows_of(address) == await entries_of(admin)
+    assert str(exported(place_of(address, os.environ)).files[0].end) == str(until)
+
+
+async def test_two_first_exports_that_found_two_floors_write_one_chain(
+    engine: Engine, admin: Admin, address: str
+) -> None:
+    """One listed the row before a trim and one behind it; the second writes first."""
+    await fill(engine, 0, 6)
+    entries = [entry async for entry in exporting.read(admin, "readings", "0.0", Position(0), Position(6))]
+    place = place_of(address, os.environ)
+    assert Files(place, "readings", "0.0").add(entries[6:], Position(3), Position(6)) is None
+    assert Files(place, "readings", "0.0").add(entries, Position(0), Position(6)) == Position(6)
+    assert list(files_of(address)) == ["0000000000000003.0000000.parquet"]
+
+
+async def test_who_dies_before_the_first_file_has_said_where_it_begins(
+    engine: Engine, admin: Admin, address: str
+) -> None:
+    place, span = place_of(address, os.environ), Span("readings", "0.0", Position(2), Position(2))
+    assert place.create("_begin.json", span.encoded())
+    await fill(engine, 0, 4)
+    done = await run(admin, address)
+    assert (done.begin, done.end) == ("2.0", "4.0") and exported(place).begin == Position(2)
+    with pytest.raises(Refused, match=r"has an export of log readings, row 0.0"):
+        Files(place, "readings", "1.0").reached()
+
+
+async def test_names_that_a_killed_writer_left_are_on_disk_before_an_export_says_that_it_has_them(
+    engine: Engine, admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(engine, 0, 2)
+    await run(admin, str(tmp_path))
+    synced = list[Path]()
+    monkeypatch.setattr(exported_files, "sync_path", synced.append)
+    await run(admin, str(tmp_path))
+    assert synced == [tmp_path]
+
+
+# What is there already
+
+
+async def test_an_export_of_another_log_or_row_is_refused(engine: Engine, admin: Admin, address: str) -> None:
+    await fill(engine, 0, 2)
+    await fill(engine, 0, 2, "others")
+    await run(admin, address)
+    with pytest.raises(Refused, match=r"an export of log readings, row 0.0, and this is one of log others, row 0.0"):
+        await run(admin, address, "others")
+    with pytest.raises(Refused, match=r"this is one of log readings, row 0.1; give each a place of its own"):
+        Files(place_of(address, os.environ), "readings", "0.1").reached()
+
+
+def test_a_winner_of_another_log_is_refused(tmp_path: Path) -> None:
+    place, entries = place_of(str(tmp_path), {}), [Entry(Position(0), "a", 1, "", b"1")]
+    ours, theirs = Files(place, "readings", "0.0"), Files(place, "others", "0.0")
+    assert ours.reached() is None
+    assert theirs.add(entries, Position(0), Position(1)) is None
+    with pytest.raises(Refused, match=r"has an export of log others"):
+        ours.add(entries, Position(0), Position(1))
+
+
+def test_a_delta_table_is_no_place_for_files(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log" / "00000000000000000000.json").write_text("{}")
+    with pytest.raises(Refused, match="is a Delta table; say --format delta"):
+        Files(place_of(str(tmp_path), {}), "readings", "0.0").reached()
+
+
+async def test_a_value_that_is_no_text_is_named(engine: Engine, admin: Admin, tmp_path: Path) -> None:
+    await fill(engine, 0, 1)
+    cell = b'{"id":"x","at":1,"count":1,"v":["\xff"]}'
+    await engine.store().write([Create(DocumentKey("log/readings/0.0/0", "0000000001"), cell)])
+    with pytest.raises(CorruptRecord, match=r"log readings, row 0.0: an entry from 0.0 on is no UTF-8 text"):
+        await run(admin, str(tmp_path))
+    assert files_of(str(tmp_path)) == {}
+
+
+async def test_a_value_with_a_line_break_is_named(engine: Engine, admin: Admin, tmp_path: Path) -> None:
+    await fill(engine, 0, 1)
+    cell = b'{"id":"x","at":1,"count":1,"v":[{"a":\n1}]}'
+    await engine.store().write([Create(DocumentKey("log/readings/0.0/0", "0000000001"), cell)])
+    with pytest.raises(CorruptRecord, match="has an entry that is no JSON of one line"):
+        await run(admin, str(tmp_path))
+
+
+# The reading side
+
+
+@pytest.fixture
+async def place(engine: Engine, admin: Admin, address: str, short_files: None) -> Place:
+    """An export of five files."""
+    await fill(engine, 0, 12)
+    await run(admin, address)
+    return place_of(address, os.environ)
+
+
+async def test_a_file_that_is_missing_is_a_hole(place: Place) -> None:
+    place.delete("0000000000000005.0000001.parquet")
+    with pytest.raises(Refused, match=r"2\.0000002.parquet ends at 5.1 and 0+7.*; restore the file between them"):
+        exported(place)
+
+
+async def test_files_whose_first_ones_were_removed_begin_later(place: Place) -> None:
+    place.delete("0000000000000000.0000000.parquet")
+    found = exported(place)
+    assert (found.begin, len(found.files)) == (Position(2, 2), 4)
+
+
+async def test_files_of_two_logs_are_refused(place: Place, engine: Engine, admin: Admin, tmp_path: Path) -> None:
+    await fill(engine, 0, 12, "others")
+    await run(admin, str(tmp_path), "others")
+    name = "0000000000000005.0000001.parquet"
+    place.delete(name)
+    place.create(name, (tmp_path / name).read_bytes())
+    with pytest.raises(Refused, match=r"has an export of log others, row 0.0, and this is one of log readings"):
+        exported(place)
+
+
+def test_a_place_without_an_export_is_refused(address: str) -> None:
+    place = place_of(address, os.environ)
+    place.create("0.parquet", b"not one of ours")
+    with pytest.raises(Refused, match="has no file of an export; look at the address"):
+        exported(place)
+
+
+def foreign(**changed: Any) -> bytes:
+    """A Parquet file that differs from one of an export."""
+    told = {"format": 1, "log": "readings", "row": "0.0", "begin": "5.0", "end": "7.1"} | changed
+    rows = pa.Table.from_pylist([{"position": "5.0", "at_ms": 1}], schema=changed.pop("schema", SCHEMA))
+    told.pop("schema", None)
+    buffer = io.BytesIO()
+    kept = {"outbox": json.dumps(told)} if told["log"] else {}
+    pq.write_table(rows.replace_schema_metadata(kept), buffer, write_statistics=told["row"] != "")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "size is 0 bytes"),
+        (b"PAR1 and so on", "Parquet"),
+        (foreign()[:-20], "Parquet"),
+        (foreign(log=""), "it does not say what it has"),
+        (foreign(format=2), "it is of format 2, which a newer build has written"),
+        (foreign(begin="5.1"), "it says that it has 5.1 to 7.1"),
+        (foreign(end="5.0"), "it says that it has 5.0 to 5.0"),
+        (foreign(end="later"), "invalid literal"),
+        (foreign(end=7), "it does not say what it has"),
+        (foreign(row=""), "it has no statistics"),
+        (foreign(schema=pa.schema([("position", pa.string()), ("at_ms", pa.int64())])), "its columns are others"),
+    ],
+)
+def test_a_file_that_is_none_of_an_export_is_named(tmp_path: Path, data: bytes, reason: str) -> None:
+    place, name = place_of(str(tmp_path), {}), "0000000000000005.0000000.parquet"
+    place.create(name, data)
+    with pytest.raises(CorruptRecord, match=rf"5\.0000000.parquet is no file of an export: .*({reason}).*; restore"):
+        exported(place)
+    with pytest.raises(CorruptRecord):
+        Files(place, "readings", "0.0").reached()
+
+
+def test_a_beginning_that_is_damaged_is_named(tmp_path: Path) -> None:
+    (tmp_path / "_begin.json").write_text("{}")
+    with pytest.raises(CorruptRecord, match=r"_begin.json is damaged: .*export to a new place"):
+        Files(place_of(str(tmp_path), {}), "readings", "0.0").reached()
+
+
+# The command line
+
+
+def outbox(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = 2
+    with suppress(SystemExit):
+        code = main(["stream", "export", *arguments])
+    return code, *capsys.readouterr()
+
+
+def test_the_command_says_what_it_wrote_and_where_it_ends(
+    disk_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_folder(disk_path, lambda engine: fill(engine, 0, 4))
+    given = ["readings", "--output", str(tmp_path / "out"), "--data", str(disk_path)]
+    assert outbox(capsys, *given) == (0, "exported 7 entries of readings 0.0 from 0.0 to 4.0 in 1 files\n", "")
+    assert outbox(capsys, *given) == (0, "nothing new in readings 0.0: exported up to 4.0\n", "")
+    told = {"log": "readings", "row": "0.0", "begin": "4.0", "end": "4.0", "entries": 0, "files": 0}
+    code, out, _ = outbox(capsys, *given, "--json", "--row", "0.0")
+    assert (code, json.loads(out), list(json.loads(out))) == (0, told, list(told))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["reading"], 1, "there is no log 'reading'; there are: readings"),
+        (["readings", "--row", "0.1"], 1, "there is no row 0.1 of log 'readings'; there are: 0.0"),
+        (["readings", "--row", "0"], 2, "0 is no row"),
+        ([""], 2, "NAME is empty"),
+        (["readings", "--output", "s3://bucket/x"], 1, "s3://... is not known here"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_line(
+    disk_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, text: str
+) -> None:
+    on_folder(disk_path, lambda engine: fill(engine, 0, 1))
+    found = outbox(capsys, "--output", str(tmp_path / "out"), "--data", str(disk_path), *arguments)
+    assert found[:2] == (code, "") and text in found[2] and "Traceback" not in found[2]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("module", ["pyarrow", "spark_jobs"])
+def test_without_the_extra_the_command_names_it(disk_path: Path, tmp_path: Path, module: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
+    Engine.open(disk_path).close()
+    done = subprocess.run(
+        [sys.executable, "-m", "outbox", "stream", "export", "readings", "--output", "x", "--data", str(disk_path)],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    cure = 'is not installed; pip install "outbox-azure[spark]"'
+    assert (done.returncode, done.stdout) == (1, "") and f"outbox: {module}" in done.stderr and cure in done.stderr
