@@ -50,10 +50,10 @@ STATEMENTS_MAX = {
     "outbox/azure": 3_450,
     "outbox/emulator": 9_823,
     "outbox/engine": 5_116,
-    "outbox/ops": 7_617,
+    "outbox/ops": 7_634,
     "outbox/registration": 339,
     "outbox/runtime": 6_168,
-    "outbox/streams": 6_698,
+    "outbox/streams": 6_772,
     "outbox/testing": 590,
     "outbox/verify": 9_699,
 }

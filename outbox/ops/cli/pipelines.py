@@ -5,9 +5,21 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import redirect_stdout
+from pathlib import Path
 
 from outbox.ops.cli.hosts import log_to_stderr
-from outbox.ops.shared.asking import Command, Commands, Options, answer, argument, check_app_name, count, interval, port
+from outbox.ops.shared.asking import (
+    Command,
+    Commands,
+    Options,
+    Usage,
+    answer,
+    argument,
+    check_app_name,
+    count,
+    interval,
+    port,
+)
 
 RELEASES = ("in-order", "by-epoch", "at-least-once", "at-most-once")
 
@@ -17,6 +29,8 @@ def run(options: Options) -> None:
     import asyncio
 
     check_app_name(options.pipeline, "PIPELINE", "takings:View")
+    if options.from_state is not None and not options.from_state.is_dir():
+        raise Usage(f"--from-state {options.from_state} is no folder; give the one that a job has had as --state")
     with redirect_stdout(sys.stderr):
         log_to_stderr()
         logging.getLogger("azure").setLevel(logging.WARNING)  # it logs each request
@@ -32,6 +46,7 @@ def run(options: Options) -> None:
             options.until_idle,
             options.metrics_port,
             options.workers,
+            options.from_state,
         )
         is_folder = options.data is not None
         opened = (
@@ -58,6 +73,12 @@ COMMANDS: Commands = {
             argument("--replicas", type=count, default=1, metavar="N", help="replicas in this process (1; up to 64)"),
             argument("--workers", type=count, default=0, metavar="N", help="processes for the operators of each (0)"),
             argument("--for-s", type=interval, metavar="S", help="for so many seconds (until a signal)"),
+            argument(
+                "--from-state",
+                type=Path,
+                metavar="FOLDER",
+                help="go on where a job on Spark has caught up, with what it wrote into this folder of its --state",
+            ),
             argument(
                 "--until-idle",
                 action="store_true",

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from outbox.engine.engine import Engine
 from outbox.errors import Refused
 from outbox.metrics import prometheus
 from outbox.ops.admins.engine import EngineAdmin
@@ -25,6 +26,8 @@ from outbox.runtime.counts import Counts
 from outbox.streams import Position
 from outbox.streams.log import LogReader
 from outbox.streams.log_places import Place, place_of
+from outbox.streams.pipeline.hand_over import hand_over
+from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.release import RELEASES
 from outbox.streams.pipeline.running import RunningPipeline
 
@@ -43,6 +46,8 @@ class PipelineSettings:
     until_idle: bool = False
     metrics_port: int | None = None
     workers: int = 0
+    from_state: Path | None = None
+    """A folder of an engine where the pipeline has caught up: what it has of it is taken over first."""
 
 
 @asynccontextmanager
@@ -72,6 +77,8 @@ async def run_pipeline(
         place, admin = await stack.enter_async_context(opened)
         pipeline = make_pipeline(settings.pipeline, place)
         chosen = next(each for each in RELEASES if each.name == settings.release.replace("-", "_"))
+        if settings.from_state is not None:
+            await _taken_over(settings.from_state, pipeline.plan(chosen), place)
         running = await stack.enter_async_context(
             pipeline.run(
                 place,
@@ -103,6 +110,12 @@ async def run_pipeline(
             f"{released} has left.  Run it again; it goes on from there"
         )
     return pipeline.name, released
+
+
+async def _taken_over(folder: Path, plan: PipelinePlan, place: Place) -> None:
+    async with Engine.open(folder) as engine:
+        at = await hand_over(plan, place_of(engine), place)
+    log.info("pipeline %s goes on %s", plan.name, "as it is" if at is None else f"at {at}, from {folder}")
 
 
 async def _idle(running: RunningPipeline, source: LogReader[Any]) -> None:

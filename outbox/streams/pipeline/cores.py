@@ -14,6 +14,9 @@ from outbox.streams.pipeline.states import KeyedStates
 from outbox.streams.pipeline.window import Windows
 from outbox.streams.plan import REFUSED, RefusedEntry
 
+WITH_STATES = ("reduce", "time", "window")
+ENTRIES = ""
+"""Where the entries of the source go that a map, a filter or a flat_map takes first."""
 CORES: dict[str, type[Any]] = {
     "map": Stateless,
     "filter": Stateless,
@@ -48,6 +51,19 @@ def lead(plan: PipelinePlan, cores: Mapping[str, Core], frame: Frame, ids: Seque
     found = [record for each in made.values() for record in each.refused]
     made[REFUSED] = Frame(refused_entries(plan, frame.records, ids, found), frame.watermark)
     return {name: made[operator.name] for name, (operator, _) in plan.sinks.items()}
+
+
+def lead_on(plan: PipelinePlan, cores: Mapping[str, Core], to: str, frame: Frame) -> dict[str, Frame]:
+    """Lead what an operator made through those without states behind it, up to the next ones with states.
+
+    `to` is its name, or `ENTRIES` for the source.
+    """
+    made = {to: frame}
+    for operator in plan.operators:
+        before = operator.upstream.name if operator.upstream else ENTRIES
+        if operator.kind not in WITH_STATES and before in made:
+            made[operator.name] = cores[operator.name].feed(made[before])
+    return made
 
 
 def refused_entries(

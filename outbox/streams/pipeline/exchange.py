@@ -7,7 +7,7 @@ worker sends on to another goes through the runner, which does not look into it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Generic, TypeVar
 
@@ -17,8 +17,10 @@ from outbox.errors import CorruptRecord, NotRegistrable, TooLarge
 from outbox.lineage import Key, as_key
 from outbox.streams.cells import DECODE_ERRORS, Position
 from outbox.streams.pipeline.barrier import stored_records
+from outbox.streams.pipeline.core import Refusal
+from outbox.streams.pipeline.cores import ENTRIES, WITH_STATES
 from outbox.streams.pipeline.event_time import NOW
-from outbox.streams.pipeline.operators import Frame, Operator, Path, emitted_kind
+from outbox.streams.pipeline.operators import Frame, Operator, Path, Record, emitted_kind
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.states import slot_of
 from outbox.streams.plan import REFUSED
@@ -28,10 +30,7 @@ T = TypeVar("T")
 
 BYTES_MAX = 256 << 20
 """The most bytes of a message."""
-WITH_STATES = ("reduce", "time", "window")
 _length = struct.Struct(">I")
-ENTRIES = ""
-"""Where the entries of the source go that a map, a filter or a flat_map takes first."""
 SINK = "/"
 """The beginning of where the records of a sink go; its name follows."""
 
@@ -219,15 +218,19 @@ class Exchange:
 
     def _split(self, operator: Operator, frame: Frame) -> list[Frame]:
         shares: list[Frame] = [frame._replace(records=[]) for _ in range(self.count)]
-        is_timed, key = _is_timed(operator), operator.key
         for record in frame.records:
-            value = record[3][2] if is_timed else record[3]
-            try:
-                owner = owner_of(NOW if key is None else as_key(key(value)), self.count)
-            except Exception:  # the operator says so, wherever it is
-                owner = 0
-            shares[owner].records.append(record)
+            shares[slot_in(operator, record) % self.count].records.append(record)
         return shares
+
+    def aside(self, made: Mapping[str, Frame], watermark: Position) -> Frame:
+        """Refused records on their way to their sink: in the order of operators, by a number in the path."""
+        records: list[Record] = [
+            (at, (number, *path), at_ms, (reason, bytes(value or b"").decode()))
+            for number, operator in enumerate(self._plan.operators)
+            if operator.name in made
+            for at, path, at_ms, (reason, value) in made[operator.name].refused
+        ]
+        return Frame(records, watermark)
 
     def moved(self, to: str, worker: int, frame: Frame) -> Moved:
         """A frame on its way.
@@ -259,6 +262,14 @@ class Exchange:
         return Frame(records, stored.watermark, stored.ticks)
 
 
+def came_aside(records: Sequence[Record]) -> list[Record]:
+    """Refused records that were on their way, in order, as `refused_entries` takes them."""
+    return [
+        (at, path, at_ms, Refusal(reason, msgspec.Raw(value) if value else None))
+        for at, path, at_ms, (reason, value) in records
+    ]
+
+
 def _is_timed(operator: Operator) -> bool:
     """Whether it takes values with their time."""
     return operator.upstream is not None and operator.upstream.kind == "time"
@@ -267,6 +278,15 @@ def _is_timed(operator: Operator) -> bool:
 def identity_of(plan: PipelinePlan) -> bytes:
     """Text by which two processes know that they run the same pipeline."""
     return f"{plan.name} {plan.version} {plan.graph}".encode()
+
+
+def slot_in(operator: Operator, record: Record) -> int:
+    """The slot of an operator's states that has a record's key; 0 where it has none, which the operator says."""
+    value = record[3][2] if _is_timed(operator) else record[3]
+    try:
+        return slot_of(NOW if operator.key is None else as_key(operator.key(value)))
+    except Exception:
+        return 0
 
 
 def owner_of(key: Key, count: int) -> int:

@@ -24,11 +24,9 @@ from outbox.streams.cells import Position
 from outbox.streams.log_places import Place
 from outbox.streams.pipeline.checkpoint import Section
 from outbox.streams.pipeline.core import Reduce
-from outbox.streams.pipeline.cores import core_of, states_of
+from outbox.streams.pipeline.cores import ENTRIES, core_of, lead_on, states_of
 from outbox.streams.pipeline.exchange import (
-    ENTRIES,
     SINK,
-    WITH_STATES,
     Answer,
     Begin,
     Exchange,
@@ -45,7 +43,7 @@ from outbox.streams.pipeline.exchange import (
 )
 from outbox.streams.pipeline.graph import Pipeline
 from outbox.streams.pipeline.grouping import Buffered, Speculative
-from outbox.streams.pipeline.operators import Frame, Record
+from outbox.streams.pipeline.operators import Frame
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.release import SPECULATIVE
 from outbox.streams.pipeline.states import key_of, slot_of, text_of
@@ -59,7 +57,6 @@ class TaskWorker:
 
     def __init__(self, plan: PipelinePlan) -> None:
         self._plan = plan
-        self._order = {operator.name: number for number, operator in enumerate(plan.operators)}
         self.saving: Save | None = None
         """A request to save that is not answered yet."""
         self._frozen = Frozen()
@@ -103,20 +100,11 @@ class TaskWorker:
         ready = self._groups[to].feed(channel, frame)
         if ready is None:
             return
-        made = {to: ready}
-        for operator in self._plan.operators:
-            before = operator.upstream.name if operator.upstream else ENTRIES
-            if operator.kind not in WITH_STATES and before in made:
-                made[operator.name] = self._cores[operator.name].feed(made[before])
+        made = lead_on(self._plan, self._cores, to, ready)
         made.pop(ENTRIES, None)
         if self._exchange.refused:
-            found = [(self._order[name], record) for name, each in made.items() for record in each.refused]
-            records: list[Record] = [
-                (at, (order, *path), at_ms, (reason, bytes(value or b"").decode()))
-                for order, (at, path, at_ms, (reason, value)) in found
-            ]
             number = self._exchange.stages.index(to)
-            yield self._exchange.moved(self._exchange.refused, number, Frame(records, ready.watermark))
+            yield self._exchange.moved(self._exchange.refused, number, self._exchange.aside(made, ready.watermark))
         self._begin_to_save()
         for to, worker, share in self._exchange.shares(made):
             if worker == self._worker and not to.startswith(SINK):

@@ -29,7 +29,7 @@ from outbox.lineage import Key
 from outbox.streams.cells import Position
 from outbox.streams.pipeline.barrier import OutputUnstorable
 from outbox.streams.pipeline.checkpoint import Section
-from outbox.streams.pipeline.core import OperatorFailed, Refusal
+from outbox.streams.pipeline.core import OperatorFailed
 from outbox.streams.pipeline.cores import refused_entries
 from outbox.streams.pipeline.exchange import (
     SINK,
@@ -44,6 +44,7 @@ from outbox.streams.pipeline.exchange import (
     Save,
     ToWorker,
     Unframed,
+    came_aside,
     framed,
     identity_of,
     owner_of,
@@ -389,10 +390,6 @@ class WorkerTasks:
             self._has_moved.set()
 
     def _refused(self, stored: Sequence[Record]) -> list[Record]:
-        found: list[Record] = [
-            (at, path, at_ms, Refusal(reason, msgspec.Raw(value) if value else None))
-            for at, path, at_ms, (reason, value) in stored
-        ]
         entries = [record for frame, _ in self._in_flight for record in frame.records]
         ids = [id for _, each in self._in_flight for id in each]
-        return refused_entries(self._plan, entries, ids, found)
+        return refused_entries(self._plan, entries, ids, came_aside(stored))
