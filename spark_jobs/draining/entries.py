@@ -28,17 +28,18 @@ UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The errors of msgspec for foreign or torn bytes."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
+class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False, omit_defaults=True):
     """A commit's note about itself: its own token, the transaction's number, the number of files that it adds.
 
     `consumed` are the names of the landing files whose rows are in this version.  Whoever commits the next one has
-    deleted them before, so the newest says all that there is to know.
+    deleted them before, so the newest says all that there is to know.  A table of a log says where it ends instead.
     """
 
     token: str
     number: int
     files: int
     consumed: list[str]
+    end: str = ""
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,12 +135,12 @@ def is_whole(actions: list[Action], progress: Progress) -> bool:
 
 
 def torn(place: Place, name: str) -> CorruptRecord:
-    """An entry that a power loss cut, and its cure: nobody deletes landing files before all entries are on disk."""
+    """An entry that a power loss cut, and its cure: a source stays until all entries are on disk."""
     newer = any(item.name > name for item in place.list(f"{LOG}/", ".json"))
     which = "this file and the entries of higher numbers" if newer else "this one file"
     return CorruptRecord(
         f"{place / name} is torn, as a power loss leaves it; delete {which} and run the same again: what was "
-        "committed was not on disk yet, so its messages are still in _landing"
+        "committed was not on disk yet, so it is still where it came from: in _landing, or in the log"
     )
 
 

@@ -1,4 +1,4 @@
-"""One Delta table of a ledger: opened anew each time, and committed to once or not at all.
+"""One Delta table of ours: opened anew each time, and committed to once or not at all.
 
 Theory of operation.  A commit is a put-if-absent of the version behind the one that was read, so a handle that is
 opened anew and never tries another version (`max_commit_retries=0`) is the fence: of two that decided on one version
@@ -84,6 +84,11 @@ class Table:
     id: str = ""
     checked: int = -1
     """The newest version whose entry is known to be whole."""
+    schema: pa.Schema = ROW
+    app_id: str = APP_ID
+    thing: str = "ledger"
+    writer: str = "consume"
+    """The job that errors name."""
 
     def read(self) -> Snapshot | None:
         """The newest version; None where there is no table.
@@ -102,12 +107,12 @@ class Table:
             check_checkpoints(self.place)
             raise Refused(
                 f"{self.place}: delta-rs cannot open this table: {in_one_line(error)}; run the same again, and where "
-                "it is of a newer protocol begin a ledger of a new name"
+                f"it is of a newer protocol begin a {self.thing} of a new name"
             ) from error
         self._refuse_foreign(handle)
         version = handle.version()
         self._check()
-        number = handle.transaction_version(APP_ID) or 0
+        number = handle.transaction_version(self.app_id) or 0
         return Snapshot(handle, version, number, self._progress(version, number), files_of(handle))
 
     def files_at(self, newest: Snapshot, version: int) -> Mapping[str, DataFile]:
@@ -149,12 +154,12 @@ class Table:
         try:
             create_table_with_add_actions(
                 uri,
-                Schema.from_arrow(ROW),
+                Schema.from_arrow(self.schema),
                 [added(file) for file in files],
                 name=self.name,
                 configuration=PROPERTIES,
                 storage_options=options,
-                commit_properties=properties(progress),
+                commit_properties=properties(progress, self.app_id),
             )
         except FAILED as error:
             if read_entry(self.place, 0) is None:
@@ -172,7 +177,7 @@ class Table:
                 mode="append",
                 schema=base.handle.schema(),
                 partition_by=[],
-                commit_properties=properties(progress),
+                commit_properties=properties(progress, self.app_id),
                 post_commithook_properties=HOOKS,
             )
         except FAILED as error:
@@ -203,7 +208,7 @@ class Table:
                 if entry.progress.number != number:
                     raise CorruptRecord(
                         f"{self.place}: version {back} is transaction {entry.progress.number} and the table is at "
-                        f"{number}; another program wrote under {APP_ID!r}: restore the table from a copy"
+                        f"{number}; another program wrote under {self.app_id!r}: restore the table from a copy"
                     )
                 return entry.progress
         return Progress(token="", number=number, files=0, consumed=[])
@@ -219,23 +224,24 @@ class Table:
         versions = (protocol.min_reader_version, protocol.min_writer_version)
         if told.name != self.name:
             raise Refused(
-                f"{self.place} is a Delta table named {told.name!r}, none that consume wrote; give the ledger a folder "
-                "of its own"
+                f"{self.place} is a Delta table named {told.name!r}, none that {self.writer} wrote; give the "
+                f"{self.thing} a folder of its own"
             )
         if versions != PROTOCOL or features:
             raise Refused(
                 f"{self.place} asks for Delta reader {versions[0]} and writer {versions[1]}"
                 f"{' with ' + ', '.join(features) if features else ''}; this build writes {PROTOCOL[0]} and "
-                f"{PROTOCOL[1]}: drop what was switched on, or copy the rows to a ledger of a new name"
+                f"{PROTOCOL[1]}: drop what was switched on, or copy the rows to a {self.thing} of a new name"
             )
-        if pa.schema(handle.schema().to_arrow()) != ROW or told.partition_columns:
+        if pa.schema(handle.schema().to_arrow()) != self.schema or told.partition_columns:
             raise Refused(
                 f"{self.place} has other columns than this build writes; use the build that added them, or begin a "
-                "ledger of a new name"
+                f"{self.thing} of a new name"
             )
         if self.id and str(told.id) != self.id:
             raise Refused(
-                f"{self.place} is another table than before: two ledgers of one name; give each job a ledger of its own"
+                f"{self.place} is another table than before: two {self.thing}s of one name; give each job a "
+                f"{self.thing} of its own"
             )
         self.id = str(told.id)
 
@@ -254,10 +260,10 @@ def delta_address(place: Place) -> tuple[str, dict[str, str]]:
         raise Refused(f"{place}: {error}") from error
 
 
-def properties(progress: Progress) -> CommitProperties:
+def properties(progress: Progress, app_id: str) -> CommitProperties:
     """The properties that make a commit ours, and the only one of its version."""
     return CommitProperties(
-        app_transactions=[Transaction(APP_ID, progress.number)],
+        app_transactions=[Transaction(app_id, progress.number)],
         custom_metadata={OURS: msgspec.json.encode(progress).decode()},
         max_commit_retries=0,
     )
@@ -287,8 +293,8 @@ def unknown(place: Place, version: int, error: Exception) -> OutcomeUnknown:
     reason = in_one_line(error)
     cure = f"give whoever signs in the role {ROLE}" if "necessary privileges" in reason else "mend that"
     return OutcomeUnknown(
-        f"{place}: version {version} was not written, or comes yet: {reason}; what was received is in _landing: {cure} "
-        "and run the same again"
+        f"{place}: version {version} was not written, or comes yet: {reason}; its source still has what it adds: "
+        f"{cure} and run the same again"
     )
 
 

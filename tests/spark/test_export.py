@@ -1,4 +1,4 @@
-"""`outbox stream export` to Parquet files: every entry once and in order, whoever writes, dies or trims meanwhile."""
+"""`outbox stream export`: every entry once and in order, whoever writes, dies or trims meanwhile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,20 +24,33 @@ from outbox.errors import CorruptRecord, Refused
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.cli.parser import main
 from outbox.ops.streams import export as exporting
-from outbox.ops.streams.export import export, writer_to
+from outbox.ops.streams.export import export
 from outbox.ops.values.requests import Admin, Lines
-from outbox.ops.values.streams import ListStreams, ReadStream, StreamExported, TrimStream
+from outbox.ops.values.streams import ListStreams, StreamExported
 from outbox.ports import Create, DocumentKey
 from outbox.streams import OrderedLog, Position
 from spark_jobs.common.places import Place, place_of
 from spark_jobs.exporting import files as exported_files
+from spark_jobs.exporting.delta import DeltaExport
 from spark_jobs.exporting.files import Files, exported
 from spark_jobs.exporting.rows import Entry, Span
+from tests.spark.exports import (
+    FORMS,
+    LIMIT_S,
+    Overtaken,
+    Wrapped,
+    entries_of,
+    files_of,
+    fill,
+    log_of,
+    rows_of,
+    run,
+    trim,
+)
 from tests.unit.messages import Reading
 from tests.unit.ops.operators import on_folder, operator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-LIMIT_S = 60
 SCHEMA = pa.schema(
     [
         pa.field("position", pa.string()),
@@ -75,47 +88,6 @@ def short_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "FILE_ROWS_MAX", 5)
 
 
-def log_of(engine: Engine, name: str = "readings") -> OrderedLog[Reading]:
-    return OrderedLog(name, engine, type=Reading)
-
-
-async def fill(engine: Engine, first: int, count: int, name: str = "readings") -> None:
-    """Append cells of one, two and three entries, one after the other."""
-    for n in range(first, first + count):
-        await log_of(engine, name).extend([Reading(f"s{n}", float(i)) for i in range(n % 3 + 1)], id=f"id-{n}")
-
-
-def files_of(address: str) -> dict[str, bytes]:
-    place = place_of(address, os.environ)
-    return {item.name: place.read(item.name) or b"" for item in place.list(suffix=".parquet")}
-
-
-def rows_of(address: str) -> list[dict[str, Any]]:
-    """The rows of all files, by a reader that knows nothing of exports."""
-    tables = [pq.read_table(io.BytesIO(data)) for _, data in sorted(files_of(address).items())]
-    return [row for table in tables for row in table.to_pylist()]
-
-
-async def entries_of(admin: Admin, log: str = "readings", row: str = "") -> list[dict[str, Any]]:
-    """The entries as `stream read` has them, as rows of an export."""
-    lines = b"".join([piece async for piece in admin.stream(ReadStream(log, row))]).splitlines()
-    return [row_of(msgspec.json.decode(line, type=dict[str, msgspec.Raw])) for line in lines]
-
-
-def row_of(line: dict[str, msgspec.Raw]) -> dict[str, Any]:
-    told = {name: json.loads(bytes(raw)) for name, raw in line.items() if name not in ("value", "row")}
-    index, offset = map(int, told["position"].split("."))
-    return {
-        **{"position": told["position"], "index": index, "offset": offset, "id": told["id"]},
-        **{"at_ms": told["at_ms"], "type": told.get("type", ""), "value": bytes(line["value"]).decode()},
-    }
-
-
-async def run(admin: Admin, address: str, log: str = "readings", row: str = "") -> StreamExported:
-    async with asyncio.timeout(LIMIT_S):
-        return await export(admin, writer_to(address), log, row)
-
-
 # What an export has
 
 
@@ -146,15 +118,18 @@ async def test_a_file_says_what_it_has_in_one_key(engine: Engine, admin: Admin, 
     assert greatest == max(row["at_ms"] for row in rows_of(str(tmp_path))) > 1e12
 
 
-async def test_an_export_goes_on_where_the_last_one_ended(engine: Engine, admin: Admin, address: str) -> None:
+@pytest.mark.parametrize("form", FORMS)
+async def test_an_export_goes_on_where_the_last_one_ended(
+    engine: Engine, admin: Admin, address: str, form: str
+) -> None:
     await fill(engine, 0, 4)
-    assert await run(admin, address) == StreamExported("readings", "0.0", "0.0", "4.0", 7, 1)
+    assert await run(admin, address, form=form) == StreamExported("readings", "0.0", "0.0", "4.0", 7, 1)
     before = files_of(address)
-    assert await run(admin, address) == StreamExported("readings", "0.0", "4.0", "4.0", 0, 0)
+    assert await run(admin, address, form=form) == StreamExported("readings", "0.0", "4.0", "4.0", 0, 0)
     assert files_of(address) == before
     await fill(engine, 4, 2)
-    assert await run(admin, address) == StreamExported("readings", "0.0", "4.0", "6.0", 5, 1)
-    assert rows_of(address) == await entries_of(admin)
+    assert await run(admin, address, form=form) == StreamExported("readings", "0.0", "4.0", "6.0", 5, 1)
+    assert rows_of(address, form) == await entries_of(admin)
 
 
 @pytest.mark.usefixtures("short_files")
@@ -198,19 +173,6 @@ async def test_an_export_ends_where_the_row_ended_when_it_was_listed(engine: Eng
     assert rows_of(str(tmp_path)) == (await entries_of(EngineAdmin(engine)))[:12]
 
 
-class Wrapped:
-    """The admin of an engine, for one that does something besides."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.admin = EngineAdmin(engine)
-
-    async def ask(self, asked: Any) -> Any:
-        return await self.admin.ask(asked)
-
-    def stream(self, asked: Lines) -> AsyncIterator[bytes]:
-        return self.admin.stream(asked)
-
-
 async def test_a_line_that_comes_in_pieces_is_read_whole(engine: Engine, tmp_path: Path) -> None:
     await fill(engine, 0, 3)
 
@@ -250,41 +212,43 @@ async def test_a_broken_row_is_an_error_of_its_own(engine: Engine, admin: Admin,
         await run(admin, str(tmp_path), "broken")
 
 
-async def test_an_empty_log_writes_nothing(engine: Engine, admin: Admin, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMS)
+async def test_an_empty_log_writes_nothing(engine: Engine, admin: Admin, tmp_path: Path, form: str) -> None:
     await log_of(engine).register("audit", Position(0))
     out = tmp_path / "out"
-    assert await run(admin, str(out)) == StreamExported("readings", "0.0", "0.0", "0.0", 0, 0)
+    assert await run(admin, str(out), form=form) == StreamExported("readings", "0.0", "0.0", "0.0", 0, 0)
     assert not out.exists()
 
 
 # Trims
 
 
-async def trim(engine: Engine, admin: Admin, up_to: int) -> None:
-    await log_of(engine).register("trimmer", Position(up_to))
-    await admin.ask(TrimStream("readings", 0.0, 60.0))
-
-
-async def test_a_log_that_is_trimmed_beyond_the_export_is_refused(engine: Engine, admin: Admin, address: str) -> None:
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_log_that_is_trimmed_beyond_the_export_is_refused(
+    engine: Engine, admin: Admin, address: str, form: str
+) -> None:
     await fill(engine, 0, 3)
-    await run(admin, address)
+    await run(admin, address, form=form)
     await fill(engine, 3, 3)
     before = files_of(address)
-    await trim(engine, admin, 4)
+    await trim(engine, 4)
     with pytest.raises(Refused, match=r"trimmed up to 4.0, and the export has it up to 3.0: .*export to a new place"):
-        await run(admin, address)
+        await run(admin, address, form=form)
     assert files_of(address) == before
-    new = f"{address}-new"
-    assert (await run(admin, new)).begin == "4.0" and exported(place_of(new, os.environ)).begin == Position(4)
+    assert (await run(admin, f"{address}-new", form=form)).begin == "4.0"
+    assert rows_of(f"{address}-new", form) == await entries_of(admin)
 
 
-async def test_a_log_that_is_trimmed_up_to_the_export_goes_on(engine: Engine, admin: Admin, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_log_that_is_trimmed_up_to_the_export_goes_on(
+    engine: Engine, admin: Admin, tmp_path: Path, form: str
+) -> None:
     await fill(engine, 0, 3)
-    await run(admin, str(tmp_path))
+    await run(admin, str(tmp_path), form=form)
     await fill(engine, 3, 3)
-    await trim(engine, admin, 3)
-    assert (await run(admin, str(tmp_path))).end == "6.0"
-    assert [row["index"] for row in rows_of(str(tmp_path))][-1] == 5
+    await trim(engine, 3)
+    assert (await run(admin, str(tmp_path), form=form)).end == "6.0"
+    assert [row["position"] for row in rows_of(str(tmp_path), form)][6:] == ["3.0", "4.0", "4.1", "5.0", "5.1", "5.2"]
 
 
 @pytest.mark.parametrize("left_out", [0, 1, 2, 4])
@@ -330,12 +294,16 @@ async def test_a_store_that_shows_less_than_it_listed_is_no_end(engine: Engine, 
 
 
 @pytest.mark.parametrize("address", ["folder", "emulator"], indirect=True)
-@pytest.mark.parametrize(("call", "point"), [(1, "before"), (3, "behind")])
-def test_who_was_killed_between_two_files_goes_on_there(disk_path: Path, address: str, call: int, point: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "call", "point"), [("parquet", 1, "before"), ("parquet", 3, "behind"), ("delta", 2, "behind")]
+)
+def test_who_was_killed_between_two_files_goes_on_there(
+    disk_path: Path, address: str, form: str, call: int, point: str
+) -> None:
     data = str(disk_path / "data")
     on_folder(Path(data), lambda engine: fill(engine, 0, 12))
     command = [sys.executable, "-P", str(ROOT / "tests/spark/export_process.py")]
-    arguments = ["readings", "--output", address, "--data", data, "--json"]
+    arguments = ["readings", "--output", address, "--data", data, "--json", "--format", form]
 
     def start(call: int) -> subprocess.CompletedProcess[str]:
         words = [*command, str(call), point, *arguments]
@@ -347,45 +315,28 @@ def test_who_was_killed_between_two_files_goes_on_there(disk_path: Path, address
     done = start(0)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["end"] == "12.0"
-    rows = rows_of(address)
+    rows = rows_of(address, form)
     assert [(row["index"], row["offset"]) for row in rows] == [(n, i) for n in range(12) for i in range(n % 3 + 1)]
-    assert exported(place_of(address, os.environ)).end == Position(12)
 
 
 @pytest.mark.usefixtures("short_files")
-async def test_of_several_exports_at_once_each_entry_comes_from_one(engine: Engine, admin: Admin, address: str) -> None:
-    await fill(engine, 0, 45)
-    done = await asyncio.gather(*(run(admin, address) for _ in range(4)))
-    assert {one.end for one in done} == {"45.0"} and sum(one.entries for one in done) == 90
-    assert sum(one.files for one in done) == len(exported(place_of(address, os.environ)).files)
-    assert rows_of(address) == await entries_of(admin)
-
-
-@dataclass
-class Overtaken:
-    """A writer before whose first write another does something."""
-
-    target: Files
-    first: Callable[[], None] | None
-
-    def reached(self) -> Position | None:
-        return self.target.reached()
-
-    def add(self, entries: Sequence[Entry], begin: Position, end: Position) -> Position | None:
-        first, self.first = self.first, None
-        if first is not None:
-            first()
-        return self.target.add(entries, begin, end)
-
-    def sync(self) -> None:
-        self.target.sync()
+@pytest.mark.parametrize("form", FORMS)
+async def test_of_several_exports_at_once_each_entry_comes_from_one(
+    engine: Engine, admin: Admin, address: str, form: str
+) -> None:
+    await fill(engine, 0, 30)
+    done = await asyncio.gather(*(run(admin, address, form=form) for _ in range(3)))
+    assert {one.end for one in done} == {"30.0"} and sum(one.entries for one in done) == 60
+    assert rows_of(address, form) == await entries_of(admin)
 
 
 @pytest.mark.usefixtures("short_files")
+@pytest.mark.parametrize("kind", [Files, DeltaExport])
 @pytest.mark.parametrize("until", [Position(0, 1), Position(1), Position(2, 1), Position(4), Position(7)])
 async def test_who_loses_a_file_goes_on_behind_what_the_winner_wrote(
-    engine: Engine, admin: Admin, address: str, until: Position
+    engine: Engine, admin: Admin, tmp_path: Path, until: Position, kind: type[Files] | type[DeltaExport]
 ) -> None:
+    place = place_of(str(tmp_path), {})
     await fill(engine, 0, 6)
     entries = [entry async for entry in exporting.read(admin, "readings", "0.0", Position(0), Position(6))]
     if until.index == 7:  # the winner knew a later end
@@ -394,14 +345,11 @@ async def test_who_loses_a_file_goes_on_behind_what_the_winner_wrote(
 
     def winner() -> None:
         theirs = [entry for entry in entries if entry.position < until]
-        assert Files(place_of(address, os.environ), "readings", "0.0").add(theirs, Position(0), until) is None
+        assert kind(place, "readings", "0.0").add(theirs, Position(0), until) is None
 
-    def writer(log: str, row: str) -> Overtaken:
-        return Overtaken(Files(place_of(address, os.environ), log, row), winner)
-
-    await export(admin, writer, "readings", "")
-    assert rows_of(address) == await entries_of(admin)
-    assert str(exported(place_of(address, os.environ)).files[0].end) == str(until)
+    await export(admin, lambda log, row: Overtaken(kind(place, log, row), winner), "readings", "")
+    assert rows_of(str(tmp_path), "parquet" if kind is Files else "delta") == await entries_of(admin)
+    assert kind(place, "readings", "0.0").reached() == max(until, Position(6))
 
 
 async def test_two_first_exports_that_found_two_floors_write_one_chain(
@@ -442,7 +390,7 @@ async def test_names_that_a_killed_writer_left_are_on_disk_before_an_export_says
 # What is there already
 
 
-async def test_an_export_of_another_log_or_row_is_refused(engine: Engine, admin: Admin, address: str) -> None:
+async def test_files_of_another_log_or_row_are_refused(engine: Engine, admin: Admin, address: str) -> None:
     await fill(engine, 0, 2)
     await fill(engine, 0, 2, "others")
     await run(admin, address)
@@ -598,6 +546,9 @@ def test_the_command_says_what_it_wrote_and_where_it_ends(
         (["readings", "--row", "0"], 2, "0 is no row"),
         ([""], 2, "NAME is empty"),
         (["readings", "--output", "s3://bucket/x"], 1, "s3://... is not known here"),
+        (["readings", "--output", __file__], 1, "a folder above it is a file"),
+        (["readings", "--output", __file__, "--format", "delta"], 1, "outbox: "),
+        (["readings", "--format", "csv"], 2, "invalid choice: 'csv'"),
     ],
 )
 def test_what_cannot_be_exported_is_one_line(

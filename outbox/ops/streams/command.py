@@ -111,7 +111,7 @@ def export_stream(options: Options) -> None:
     try:
         from outbox.ops.streams import export  # its imports come with an extra
 
-        writer = export.writer_to(options.output)
+        writer = export.writer_to(options.output, options.format)
     except ModuleNotFoundError as error:
         raise Refused(f'{error.name} is not installed; pip install "outbox-azure[spark]"') from error
     done = talk(options, lambda admin: export.export(admin, writer, options.name, options.row or ""))
@@ -271,6 +271,12 @@ COMMANDS: Commands = {
                 help="a folder, or abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX; az:// and https:// as well",
             ),
             _ROW,
+            argument(
+                "--format",
+                choices=("parquet", "delta"),
+                default="parquet",
+                help="files that are named by where they begin, or a Delta table (parquet)",
+            ),
         ),
         export_stream,
         at="streams",

@@ -21,7 +21,7 @@ from outbox.errors import CorruptRecord, Refused
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.streams import ListStreams, ReadStream, StreamExported, StreamRow
 from outbox.streams.cells import Position
-from spark_jobs.common.places import place_of
+from spark_jobs.common.places import Place, place_of
 from spark_jobs.exporting.files import Files
 from spark_jobs.exporting.rows import Entry, Target
 
@@ -41,14 +41,19 @@ class Line(msgspec.Struct, frozen=True):
     type: str = ""
 
 
-def writer_to(output: str) -> Callable[[str, str], Target]:
+def writer_to(output: str, form: str) -> Callable[[str, str], Target]:
     """The way to write to a place, for a log and a row.
 
     Raises:
         ModuleNotFoundError: something that comes with an extra is not installed.
         Refused: the address does not tell enough.
     """
-    return partial(Files, place_of(output, os.environ))
+    kind: Callable[[Place, str, str], Target] = Files
+    if form == "delta":
+        from spark_jobs.exporting.delta import DeltaExport  # delta-rs and an SDK take a second
+
+        kind = DeltaExport
+    return partial(kind, place_of(output, os.environ))
 
 
 async def export(admin: Admin, writer: Callable[[str, str], Target], log: str, row: str) -> StreamExported:

@@ -1,4 +1,4 @@
-"""`outbox stream list|read|trim` on logs in Cosmos DB and in blobs: real SDKs against the emulators."""
+"""`outbox stream list|read|export|trim` on logs in Cosmos DB and in blobs: real SDKs against the emulators."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from outbox.azure.blobs.account import BlobAccount
@@ -169,6 +172,23 @@ async def test_a_trim_stops_at_the_slowest_reader_and_what_is_gone_is_refused(si
     assert "the first that is left is 2" in err
     _, err = await site.outbox("stream", "trim", "events", code=1)
     assert "--min-age" in err
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+async def test_an_export_has_the_entries_as_they_are_read_and_goes_on(site: Site, tmp_path: Path, form: str) -> None:
+    await site.fill()
+    export = ("stream", "export", "readings", "--output", str(tmp_path), "--format", form)
+    told = {"log": "readings", "row": "0.0", "begin": "0.0", "end": "3.0", "entries": 4, "files": 1}
+    assert await site.json(*export) == told
+    assert await site.json(*export) == told | {"begin": "3.0", "entries": 0, "files": 0}
+    rows = pq.read_table(str(tmp_path), ignore_prefixes=["_"]).to_pylist()
+    out, _ = await site.outbox("stream", "read", "readings")
+    for row, line in zip(rows, out.encode().splitlines(), strict=True):
+        entry = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        assert row["value"].encode() == bytes(entry["value"])
+        assert [row[name] for name in ("position", "id", "at_ms")] == [
+            json.loads(bytes(entry[name])) for name in ("position", "id", "at_ms")
+        ]
 
 
 async def test_what_is_not_there_is_refused_with_what_is(site: Site) -> None:
