@@ -4,9 +4,9 @@
     _begin.json                         where the first file begins
 
 Theory of operation.  A file's metadata says its span, [begin, end), and the next file begins where it ends.  So a
-writer that begins again reads the last file's, and one that loses the create of a name reads the winner's and goes on
-behind it: no entry is in two files.  Where the first one begins is written once before it, because two writers may find
-the log's floor at two places, and would begin two chains.
+writer that begins again reads the last file's, and one that loses the create of a name reads how far the winner is and
+goes on behind that: no entry is in two files.  Where the first one begins is written once before it, because two
+writers may find the log's floor at two places, and would begin two chains.
 """
 
 from __future__ import annotations
@@ -145,16 +145,15 @@ class Files:
         return None if begun is None else self._checked(self._begun(begun)).begin
 
     def add(self, entries: Sequence[Entry], begin: Position, end: Position) -> Position | None:
-        """Create a file; where another writer has, its end."""
+        """Create a file; where another writer has, the end of its last one."""
         if not self._has_begun:
             self.place.create(BEGIN, Span(self.log, self.row, begin, begin).encoded())
             self._has_begun = True
             if (at := self.reached()) != begin:
                 return at
-        name = name_of(begin)
-        if self.place.create(name, encoded(entries, Span(self.log, self.row, begin, end))):
+        if self.place.create(name_of(begin), encoded(entries, Span(self.log, self.row, begin, end))):
             return None
-        return self._end_of(next(item for item in self.place.list(name) if item.name == name))
+        return self.reached() or begin
 
     def sync(self) -> None:
         """Wait until the disk has the names, also of a writer that was killed between a name and its sync."""

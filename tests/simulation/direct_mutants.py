@@ -10,6 +10,7 @@ from tests.simulation.cancellation_mutants import CANCELLATION_MUTANTS
 from tests.simulation.command_mutants import COMMAND_MUTANTS
 from tests.simulation.delta_mutants import DELTA_MUTANTS
 from tests.simulation.edit_mutants import TESTED_EDIT_MUTANTS
+from tests.simulation.export_mutants import EXPORT_MUTANTS
 from tests.simulation.lookup_mutants import LOOKUP_MUTANTS
 from tests.simulation.operator_mutants import OPERATOR_MUTANTS
 from tests.simulation.planting import (
@@ -675,6 +676,7 @@ TABLE = Table(
         *READER_MUTANTS,
         *TELEMETRY_MUTANTS,
         *DELTA_MUTANTS,
+        *EXPORT_MUTANTS,
         *AGE_MUTANTS,
         *TESTED_EDIT_MUTANTS,
         *CANCELLATION_MUTANTS,

@@ -97,18 +97,19 @@ class Wrapped:
 
 @dataclass
 class Overtaken:
-    """A writer before whose first write another does something."""
+    """A writer before one of whose writes another does something, from where this one is."""
 
     target: Target
-    first: Callable[[], None] | None
+    first: Callable[[Position], None]
+    write: int = 0
 
     def reached(self) -> Position | None:
         return self.target.reached()
 
     def add(self, entries: Sequence[Entry], begin: Position, end: Position) -> Position | None:
-        first, self.first = self.first, None
-        if first is not None:
-            first()
+        if not self.write:
+            self.first(begin)
+        self.write -= 1
         return self.target.add(entries, begin, end)
 
     def sync(self) -> None:

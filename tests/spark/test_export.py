@@ -332,9 +332,10 @@ async def test_of_several_exports_at_once_each_entry_comes_from_one(
 
 @pytest.mark.usefixtures("short_files")
 @pytest.mark.parametrize("kind", [Files, DeltaExport])
-@pytest.mark.parametrize("until", [Position(0, 1), Position(1), Position(2, 1), Position(4), Position(7)])
+@pytest.mark.parametrize("write", [0, 1])
+@pytest.mark.parametrize("until", [Position(3), Position(3, 1), Position(4, 1), Position(5, 2), Position(7)])
 async def test_who_loses_a_file_goes_on_behind_what_the_winner_wrote(
-    engine: Engine, admin: Admin, tmp_path: Path, until: Position, kind: type[Files] | type[DeltaExport]
+    engine: Engine, admin: Admin, tmp_path: Path, until: Position, write: int, kind: type[Files] | type[DeltaExport]
 ) -> None:
     place = place_of(str(tmp_path), {})
     await fill(engine, 0, 6)
@@ -343,11 +344,11 @@ async def test_who_loses_a_file_goes_on_behind_what_the_winner_wrote(
         await fill(engine, 6, 1)
         entries = [entry async for entry in exporting.read(admin, "readings", "0.0", Position(0), Position(7))]
 
-    def winner() -> None:
-        theirs = [entry for entry in entries if entry.position < until]
-        assert kind(place, "readings", "0.0").add(theirs, Position(0), until) is None
+    def winner(begin: Position) -> None:
+        theirs = [entry for entry in entries if begin <= entry.position < until]
+        assert kind(place, "readings", "0.0").add(theirs, begin, until) is None
 
-    await export(admin, lambda log, row: Overtaken(kind(place, log, row), winner), "readings", "")
+    await export(admin, lambda log, row: Overtaken(kind(place, log, row), winner, write), "readings", "")
     assert rows_of(str(tmp_path), "parquet" if kind is Files else "delta") == await entries_of(admin)
     assert kind(place, "readings", "0.0").reached() == max(until, Position(6))
 
