@@ -22,10 +22,11 @@ ENTRY = pa.schema(
         ("id", pa.string()),
         ("at_ms", pa.int64()),
         ("type", pa.string()),
+        ("schema", pa.int32()),
         ("value", pa.string()),
     ]
 )
-"""`value` is the JSON as the log has it; `type` is empty where the log has one type of entries."""
+"""`value` is the log's JSON, of a schema version; `type` is empty where the log has one type."""
 FORMAT = 1
 MEASURED = ["index", "offset", "at_ms"]
 """The columns with statistics; others would repeat texts in the footer that readers read first."""
@@ -38,6 +39,7 @@ class Entry(NamedTuple):
     id: str
     at_ms: int
     type: str
+    schema: int
     value: bytes
 
 
@@ -124,7 +126,8 @@ def encoded(entries: Sequence[Entry], span: Span) -> bytes:
     columns = (
         *([str(entry.position) for entry in entries], [entry.position.index for entry in entries]),
         *([entry.position.offset for entry in entries], [entry.id for entry in entries]),
-        *([entry.at_ms for entry in entries], [entry.type for entry in entries], [entry.value for entry in entries]),
+        *([entry.at_ms for entry in entries], [entry.type for entry in entries]),
+        *([entry.schema for entry in entries], [entry.value for entry in entries]),
     )
     try:
         arrays = [pa.array(values, kind) for values, kind in zip(columns, ENTRY.types, strict=True)]

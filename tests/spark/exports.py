@@ -71,7 +71,12 @@ def row_of(line: dict[str, msgspec.Raw]) -> dict[str, Any]:
     index, offset = map(int, told["position"].split("."))
     return {
         **{"position": told["position"], "index": index, "offset": offset, "id": told["id"]},
-        **{"at_ms": told["at_ms"], "type": told.get("type", ""), "value": bytes(line["value"]).decode()},
+        **{
+            "at_ms": told["at_ms"],
+            "type": told.get("type", ""),
+            "schema": told.get("schema", 1),
+            "value": bytes(line["value"]).decode(),
+        },
     }
 
 

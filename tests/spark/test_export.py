@@ -59,6 +59,7 @@ SCHEMA = pa.schema(
         pa.field("id", pa.string()),
         pa.field("at_ms", pa.int64()),
         pa.field("type", pa.string()),
+        pa.field("schema", pa.int32()),
         pa.field("value", pa.string()),
     ]
 )
@@ -402,7 +403,7 @@ async def test_files_of_another_log_or_row_are_refused(engine: Engine, admin: Ad
 
 
 def test_a_winner_of_another_log_is_refused(tmp_path: Path) -> None:
-    place, entries = place_of(str(tmp_path), {}), [Entry(Position(0), "a", 1, "", b"1")]
+    place, entries = place_of(str(tmp_path), {}), [Entry(Position(0), "a", 1, "", 1, b"1")]
     ours, theirs = Files(place, "readings", "0.0"), Files(place, "others", "0.0")
     assert ours.reached() is None
     assert theirs.add(entries, Position(0), Position(1)) is None

@@ -27,7 +27,7 @@ from spark_jobs.exporting.rows import ENTRY, Entry
 from tests.spark.exports import entries_of, files_of, fill, rows_of, run
 
 WRITE = DeltaTable.create_write_transaction
-ONE = [Entry(Position(0), "a", 1, "", b"1")]
+ONE = [Entry(Position(0), "a", 1, "", 1, b"1")]
 
 
 @pytest.fixture

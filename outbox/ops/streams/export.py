@@ -39,6 +39,7 @@ class Line(msgspec.Struct, frozen=True):
     at_ms: int
     value: msgspec.Raw
     type: str = ""
+    schema: int = 1
 
 
 def writer_to(output: str, form: str) -> Callable[[str, str], Target]:
@@ -131,7 +132,7 @@ def entry_of(log: str, row: str, line: bytearray) -> Entry:
         text = f"log {log}, row {row} has an entry that is no JSON of one line ({error}); read it by OrderedLog.read()"
         raise CorruptRecord(text) from error
     index, _, offset = told.position.partition(".")
-    return Entry(Position(int(index), int(offset)), told.id, told.at_ms, told.type, bytes(told.value))
+    return Entry(Position(int(index), int(offset)), told.id, told.at_ms, told.type, told.schema, bytes(told.value))
 
 
 async def chunks(entries: AsyncIterator[Entry], end: Position) -> AsyncIterator[tuple[list[Entry], Position]]:

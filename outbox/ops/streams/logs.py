@@ -64,7 +64,7 @@ Shard = tuple[int, int]
 
 
 class StreamEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An entry as stored; `type` names its type where the log has several."""
+    """An entry as stored, of a schema version; `type` names its type where the log has several."""
 
     row: str
     position: str
@@ -72,6 +72,7 @@ class StreamEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int
     value: msgspec.Raw
     type: str = ""
+    schema: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +325,8 @@ async def _lines(row: Row[Any], since: str) -> AsyncIterator[bytes]:
 def _line(row: Row[Any], at: Position, cell: Cell) -> bytes:
     kind = cell.types[at.offset] if cell.types else ""
     shown = _shown((row.writer, row.reader))
-    return msgspec.json.encode(StreamEntry(shown, str(at), cell.id, cell.at, cell.v[at.offset], kind)) + b"\n"
+    entry = StreamEntry(shown, str(at), cell.id, cell.at, cell.v[at.offset], kind, cell.schema)
+    return msgspec.json.encode(entry) + b"\n"
 
 
 def parse_position(text: str) -> Position:

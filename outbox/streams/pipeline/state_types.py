@@ -117,6 +117,7 @@ class MapState(MutableMapping[K, V]):
     @overload
     def get(self, key: K, default: V | T, /) -> V | T: ...
     def get(self, key: K, default: Any = None, /) -> Any:
+        """The value of a key, or the default."""
         return self[key] if key in self._inner else default
 
     def __setitem__(self, key: K, value: V) -> None:
