@@ -50,10 +50,10 @@ STATEMENTS_MAX = {
     "outbox/azure": 3_450,
     "outbox/emulator": 9_823,
     "outbox/engine": 5_116,
-    "outbox/ops": 7_635,
+    "outbox/ops": 7_638,
     "outbox/registration": 339,
     "outbox/runtime": 6_168,
-    "outbox/streams": 6_772,
+    "outbox/streams": 6_773,
     "outbox/testing": 590,
     "outbox/verify": 9_699,
 }

@@ -1,0 +1,335 @@
+"""A pipeline on Spark, for history and for what outgrows one machine.
+
+    python -m spark_jobs.pipeline catch-up takings:View --log orders/ --state state/ --until 120000.0
+
+Theory of operation.  A job is a replica that catches up fast (`spark_jobs.replaying.catching_up`).  An epoch reads the
+register once, takes entries up to a position, appends what the pipeline puts out, and swaps the register to a
+checkpoint there.  A job is as many epochs as there are entries for.  Where it is killed, what it has appended stays,
+and the next one takes that over; run twice or beside a live pipeline it changes nothing, because whoever makes a bundle
+makes the same.
+
+`--state` is a folder of the embedded engine, which no other process has open: it gets the register, the checkpoints and
+the sinks, and `outbox pipeline run --from-state` goes on from there.  With `--store` these are in Cosmos DB or in Blob
+Storage, where live replicas may go on meanwhile, and the job exports the source itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+if not __package__:  # run by its path, as spark-submit does
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+if __name__ == "__main__":
+    from spark_jobs.common.installed import check_installed
+
+    check_installed("pipeline", "pyspark")
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from outbox.engine.engine import Engine
+from outbox.errors import Refused
+from outbox.ops.shared.loading import make_pipeline
+from outbox.ops.streams.command import BLOB_STATES
+from outbox.ops.streams.export import export
+from outbox.ops.values.requests import Admin
+from outbox.streams import Position
+from outbox.streams.log_places import Place as StreamPlace
+from outbox.streams.log_places import place_of as stream_place
+from outbox.streams.pipeline.checkpoint import PIPELINE, PipelineRegister
+from outbox.streams.pipeline.exchange import identity_of
+from outbox.streams.pipeline.plan import PipelinePlan
+from outbox.streams.pipeline.release import RELEASES, Release
+from outbox.streams.pipeline.tasks import BeginAgain
+from outbox.streams.register import RegisterCell
+from spark_jobs.common.arguments import Say, add_common, ended, silent, start, to_stderr
+from spark_jobs.common.places import Place, place_of
+from spark_jobs.common.until import Until, asked_by_signal, never
+from spark_jobs.exporting.files import BEGIN, Export, Files, exported
+from spark_jobs.exporting.rows import Span
+from spark_jobs.replaying.catching_up import TIMEOUT_S, CatchUp, patiently
+from spark_jobs.replaying.epoch import Epoch
+from spark_jobs.replaying.on_spark import OnSpark, Tables
+from spark_jobs.replaying.splits import check_fits, end_of, span_of
+from spark_jobs.replaying.tasks import Replayed
+
+EPOCH_ENTRIES = 1_000_000
+BEGIN_COUNT_MAX = 5
+BLOB_MARKS = ("DefaultEndpointsProtocol=", "BlobEndpoint=", "AccountName=", ".blob.")
+"""Texts that only addresses and connection strings of Blob Storage have."""
+CHAINED = {each.name.replace("_", "-"): each for each in RELEASES if each.chained}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUpReport:
+    """The epochs of a job, from the checkpoint at `begin` to the one at `end`, and their entries."""
+
+    pipeline: str
+    begin: str
+    end: str
+    entries: int
+    epochs: int
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        if self.begin == self.end:
+            return f"{self.pipeline}: its checkpoint stands at {self.end}; there is nothing behind it to take"
+        return (
+            f"{self.pipeline}: {self.entries:,} entries from {self.begin} to {self.end} in {self.epochs} epochs, "
+            f"{self.seconds:,.1f} s"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A pipeline, as `module:name`, the place of its register and sinks, and its source's entries in files.
+
+    `tables` makes what the operators run on, anew for each epoch.
+    """
+
+    tables: Callable[[], Tables[Any]]
+    name: str
+    place: StreamPlace
+    log: Place
+    scratch: Place
+    release: Release = RELEASES[0]
+    entries_max: int = EPOCH_ENTRIES
+    say: Say = silent
+    timeout_s: float = TIMEOUT_S
+    admin: Admin | None = None
+    """Asked for what the source has more than the files."""
+
+    def plan(self) -> PipelinePlan:
+        """The plan of the pipeline over that place.
+
+        Raises:
+            Refused: there is no such pipeline.
+            ReleaseRefused, NotRegistrable: it cannot run here.
+        """
+        plan = make_pipeline(self.name, self.place).plan(self.release)
+        plan.check_release()
+        return plan
+
+
+async def run_epoch(job: Job, until: Position | None = None) -> tuple[Position, Position, int]:
+    """Take one epoch: from the checkpoint that stands up to a position, at most `entries_max` entries.
+
+    Returns where it began, where the checkpoint stands now, and how many entries are between.
+
+    Raises:
+        Refused: the files do not reach so far, or do not begin at the checkpoint.
+        OperatorFailed, NotDeterministic, GraphChanged, Superseded: as a live replica.
+    """
+    plan = job.plan()
+    if job.admin is not None:
+        await _exported_on(job, job.admin, plan)
+    export = exported(job.log)
+    for _ in range(BEGIN_COUNT_MAX):
+        replica = CatchUp(plan, job.place, job.scratch, export.begin, timeout_s=job.timeout_s)
+        try:
+            await patiently(replica.begin, job.timeout_s)
+            return await _epoch(job, plan, export, replica, until)
+        except BeginAgain:
+            continue
+        finally:
+            replica.end()
+    raise Refused(f"pipeline {plan.name}: others make checkpoints all the time; run the same command again")
+
+
+async def _exported_on(job: Job, admin: Admin, plan: PipelinePlan) -> None:
+    """Export what the source has more; the first file begins at the checkpoint that stands."""
+    row = plan.source_row()
+    _, log, name = row.name.split("/")
+    found = await RegisterCell(
+        job.place.store, f"{PIPELINE}{plan.name}", PipelineRegister, new_id=job.place.new_id
+    ).read()
+    begin = Position(await row.first()) if found is None else found.register.stands.c
+    await asyncio.to_thread(job.log.create, BEGIN, Span(log, name, begin, begin).encoded())
+    await export(admin, partial(Files, job.log), log, name)
+
+
+async def _epoch(
+    job: Job, plan: PipelinePlan, export: Export, replica: CatchUp, until: Position | None
+) -> tuple[Position, Position, int]:
+    begin = replica.at
+    until = check_fits(plan, export, job.log, begin, until)
+    end = end_of(export, begin, until, job.entries_max)
+    if end <= begin:
+        return begin, begin, 0
+    pipeline = Replayed(job.name, str(Path.cwd()), identity_of(plan))
+    span = span_of(export, job.log, pipeline, begin, end, replica.time_ms)
+    epoch = await asyncio.to_thread(Epoch, job.tables(), plan, span.entries, replica.parts, saves_all=replica.saves_all)
+    stands = await replica.take(epoch, end, span.time_ms)
+    return begin, stands, span.count
+
+
+async def catch_up(
+    job: Job, until: Position | None = None, follow: Until | None = None, every_s: float = 10.0
+) -> CatchUpReport:
+    """Take epochs until all entries up to a position (default: the last that the files have) are taken.
+
+    With `follow` it goes on with what the files have next, every `every_s` seconds.
+
+    Raises:
+        Refused, OutcomeUnknown: it has not come so far; run the same again.
+    """
+    began_s, first, entries, epochs = time.monotonic(), None, 0, 0
+    while True:
+        turn_s = time.monotonic()
+        begin, stands, count = await run_epoch(job, until)
+        first = begin if first is None else first
+        if count:
+            entries, epochs = entries + count, epochs + 1
+            job.say(f"pipeline: {entries:,} entries, checkpoint at {stands}, {time.monotonic() - began_s:,.1f} s")
+            continue
+        if follow is None or follow.is_over(time.monotonic() - began_s, 0):
+            seconds = time.monotonic() - began_s
+            return CatchUpReport(
+                pipeline=job.name, begin=str(first), end=str(stands), entries=entries, epochs=epochs, seconds=seconds
+            )
+        left_s = follow.left_s(time.monotonic() - began_s, every_s)
+        await asyncio.sleep(max(0.0, left_s - (time.monotonic() - turn_s)))
+
+
+def position(text: str) -> Position:
+    """A position as it prints."""
+    index, _, offset = text.partition(".")
+    try:
+        found = Position(int(index), int(offset or 0))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no position such as 120000.0") from None
+    return found
+
+
+def seconds(text: str) -> float:
+    """A time such as 10s or 2min."""
+    for unit, factor in (("min", 60.0), ("h", 3_600.0), ("s", 1.0), ("", 1.0)):
+        if text.endswith(unit):
+            try:
+                found = float(text.removesuffix(unit) if unit else text) * factor
+            except ValueError:
+                continue
+            if 0 < found < 86_400:
+                return found
+    raise argparse.ArgumentTypeError(f"{text!r} is no time such as 10s")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(prog="spark_jobs.pipeline", description="Run a pipeline's operators on Spark.")
+    verbs = found.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verb = verbs.add_parser("catch-up", help="take a log's entries from the checkpoint that stands up to a position")
+    verb.add_argument("pipeline", metavar="MODULE:PIPELINE", help="as `outbox pipeline run` takes it")
+    verb.add_argument("--log", metavar="PLACE", help="the source, as `outbox stream export` wrote it")
+    where = verb.add_mutually_exclusive_group(required=True)
+    where.add_argument("--state", type=Path, metavar="FOLDER", help="of an engine: register and sinks")
+    where.add_argument("--store", metavar="ADDRESS", help="of Cosmos DB or Blob Storage, which has logs and register")
+    verb.add_argument("--database", default="outbox", help="of Cosmos DB (outbox)")
+    verb.add_argument("--container", default="outbox", help="of Cosmos DB (outbox)")
+    verb.add_argument("--blob-states", default=BLOB_STATES, metavar="NAME", help=f"of Blob Storage ({BLOB_STATES})")
+    verb.add_argument("--until", type=position, metavar="I.O", help="before this position (the export's end)")
+    verb.add_argument("--follow", type=seconds, metavar="TIME", help="go on with what is exported next, so often")
+    verb.add_argument("--for-s", type=float, default=0.0, metavar="SECONDS", help="end following after so long")
+    verb.add_argument("--release", choices=[*CHAINED], default="in-order", help="when outputs leave (in-order)")
+    verb.add_argument(
+        "--epoch-entries", type=int, default=EPOCH_ENTRIES, metavar="N", help=f"between checkpoints ({EPOCH_ENTRIES:,})"
+    )
+    verb.add_argument("--scratch", metavar="PLACE", help="where executors read what the driver wrote (a local folder)")
+    verb.add_argument("--timeout-s", type=float, default=TIMEOUT_S, help="the longest outage to sit out (120)")
+    add_common(verb)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job from a command line."""
+    arguments = parser().parse_args(argv)
+    return ended("pipeline", lambda: command(arguments))
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Catch up as the arguments say; what cannot be is refused before Spark starts."""
+    follow = until_of(arguments)
+    if arguments.state is not None:
+        if not arguments.log:
+            raise Refused("--state needs --log, the place to which `outbox stream export` wrote the source")
+        exported(place_of(arguments.log, os.environ))
+    spark = start("pipeline", arguments, os.environ)
+    with asked_by_signal() if follow else nullcontext(never) as is_asked:
+        done = asyncio.run(_command(arguments, spark, follow and replace(follow, is_asked=is_asked)))
+    print(msgspec.json.encode(asdict(done)).decode() if arguments.json else done.text, flush=True)
+    return 0
+
+
+async def _command(arguments: argparse.Namespace, spark: SparkSession, follow: Until | None) -> CatchUpReport:
+    with tempfile.TemporaryDirectory(prefix="outbox-pipeline-") as folder:
+        scratch = place_of(arguments.scratch or folder, os.environ)
+        async with _opened(arguments) as (place, admin):
+            job = Job(
+                partial(OnSpark, spark),
+                arguments.pipeline,
+                place,
+                place_of(arguments.log, os.environ) if arguments.log else scratch / "log",
+                scratch,
+                CHAINED[arguments.release],
+                arguments.epoch_entries,
+                silent if arguments.quiet else to_stderr,
+                arguments.timeout_s,
+                admin,
+            )
+            return await catch_up(job, arguments.until, follow, arguments.follow or 0.0)
+
+
+@asynccontextmanager
+async def _opened(arguments: argparse.Namespace) -> AsyncIterator[tuple[StreamPlace, Admin | None]]:
+    """The place of the register and the sinks; where the source is there as well, whom to ask for it."""
+    if arguments.state is not None:
+        async with Engine.open(arguments.state) as engine:
+            yield stream_place(engine), None
+        return
+    from outbox.ops.admins.azure import Addresses, connect_streams  # its SDKs take half a second to import
+
+    is_blobs = any(mark in arguments.store for mark in BLOB_MARKS)
+    addresses = Addresses(
+        cosmos="" if is_blobs else arguments.store,
+        servicebus="",
+        database=arguments.database,
+        container=arguments.container,
+        blobs=arguments.store if is_blobs else "",
+        blob_states=arguments.blob_states if is_blobs else "",
+    )
+    async with connect_streams(addresses) as (place, admin):
+        yield place, admin
+
+
+def until_of(arguments: argparse.Namespace) -> Until | None:
+    """When following ends; None where nothing is followed.
+
+    Raises:
+        Refused: following is given no end, or one that it does not have.
+    """
+    if arguments.epoch_entries < 1:
+        raise Refused("--epoch-entries is at least 1")
+    if arguments.follow:
+        if arguments.until:
+            raise Refused("--follow goes on behind --until; leave one of them out")
+        return Until(seconds=arguments.for_s or 86_400.0 * 365)
+    if arguments.for_s:
+        raise Refused("--for-s ends what --follow began")
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

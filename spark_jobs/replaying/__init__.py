@@ -1,0 +1,1 @@
+"""A pipeline's operators on Spark: a job is a replica that catches up fast."""

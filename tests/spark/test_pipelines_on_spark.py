@@ -1,0 +1,99 @@
+"""A pipeline on Spark makes what it makes on one machine, byte for byte, and goes on where the other stopped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.streams.log_places import place_of
+from outbox.streams.pipeline.hand_over import hand_over
+from spark_jobs.pipeline import catch_up
+from spark_jobs.replaying.on_spark import OnSpark
+from tests.commands import ran, started
+from tests.spark.drawn_pipelines import Drawn
+from tests.spark.drawn_world import World, stored
+
+ROOT = Path(__file__).resolve().parents[2]
+EVENTS = 60
+SEEDS = (0, 8)
+"""Of these every kind of operator is somewhere."""
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[] if seed in SEEDS else [pytest.mark.soak]) for seed in range(200)]
+)
+async def test_drawn_pipelines_make_the_same(spark: Any, tmp_path: Path, seed: int) -> None:
+    async with Engine.in_memory() as live, Engine.open(tmp_path / "state") as state:
+        world = World(partial(OnSpark, spark), tmp_path, seed, live)
+        await world.write(EVENTS)
+        await world.made.pipeline.run_until_idle(world.place)
+        end = await world.export()
+        report = await catch_up(world.job(place_of(state), entries_max=world.draw.choice((1, EVENTS))))
+        assert (report.end, report.entries) == (str(end), EVENTS)
+        assert await stored(Drawn(seed, state)) == await stored(world.made)
+
+
+async def test_a_job_goes_on_from_a_live_pipeline_and_a_live_one_from_a_job(spark: Any, tmp_path: Path) -> None:
+    live, state = tmp_path / "live", tmp_path / "state"
+    async with Engine.in_memory() as alone:
+        async with Engine.open(live) as engine:
+            world, same = (World(partial(OnSpark, spark), tmp_path, 11, each) for each in (engine, alone))
+            for each in (world, same):
+                await each.write(30)
+            async with world.made.pipeline.run(world.place) as running:
+                await running.until(await world.made.source.end())
+        copytree(live, state)
+        async with Engine.open(live) as engine:
+            world.open(engine)
+            for each in (world, same):
+                await each.write(30)
+            end = await world.export()
+            async with Engine.open(state) as there:
+                report = await catch_up(world.job(place_of(there)))
+                assert report.begin != "0.0" and report.end == str(end)
+                plan = world.made.pipeline.plan()
+                assert await hand_over(plan, place_of(there), world.place) == end
+                assert await hand_over(plan, place_of(there), world.place) is None
+            for each in (world, same):
+                await each.write(30)
+                await each.made.pipeline.run_until_idle(each.place)
+            assert await stored(world.made) == await stored(same.made)
+
+
+async def test_a_job_that_is_killed_is_run_again_and_handed_over_by_commands(tmp_path: Path) -> None:
+    """As a data engineer does it: export, catch up with a kill -9 behind the first epoch, go on live."""
+    name, live, state, log = (
+        "tests.spark.drawn_pipelines:seed11",
+        *(tmp_path / each for each in ("live", "state", "log")),
+    )
+    async with Engine.open(live) as engine:
+        world = World(OnSpark, tmp_path, 11, engine)
+        await world.write(EVENTS)
+    python = [sys.executable, "-m"]
+    exported = ran([*python, "outbox", "stream", "export", "events", "--data", live, "--output", log, "--json"])
+    assert json.loads(exported.stdout)["entries"] == EVENTS, exported.stderr
+    command = [*python, "spark_jobs.pipeline", "catch-up", name, "--log", log, "--state", state, "--epoch-entries", "1"]
+    with started(command, ROOT) as job:
+        assert job.stderr is not None
+        while "checkpoint at" not in (line := job.stderr.readline()):
+            assert line, "the job has ended"
+        job.kill()
+    done = ran([*command, "--json", "--quiet"], ROOT, within_s=90)
+    assert done.returncode == 0, done.stderr
+    run = [*python, "outbox", "pipeline", "run", name, "--data", live, "--from-state", state, "--until-idle", "--json"]
+    assert (gone_on := ran(run, ROOT)).returncode == 0, gone_on.stderr
+    async with Engine.open(live) as engine, Engine.in_memory() as alone:
+        world.open(engine)
+        same = World(OnSpark, tmp_path, 11, alone)
+        await same.write(EVENTS)
+        await same.made.pipeline.run_until_idle(same.place)
+        assert await stored(world.made) == await stored(same.made)

@@ -1,0 +1,139 @@
+"""A pipeline's operators by slot, from files, make what they make live: as Spark runs them, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.errors import CorruptRecord, OutcomeUnknown, Refused
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.streams.export import export
+from outbox.ops.values.streams import ReadPipelines, ReadPipelineState
+from outbox.streams import OrderedLog, release
+from outbox.streams.log_places import Place, place_of
+from outbox.streams.pipeline.operators import Path as RecordPath
+from outbox.streams.pipeline.release import Release
+from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyStore, SimulatedCrash
+from spark_jobs.common.places import Folder
+from spark_jobs.exporting.files import Files
+from spark_jobs.pipeline import Job, catch_up
+from spark_jobs.replaying import catching_up, epoch, rows, tasks
+from spark_jobs.replaying.rows import path_in, stored_path
+from tests.spark.drawn_pipelines import Drawn, Older, totals
+from tests.spark.drawn_world import World, stored
+from tests.spark.replaying_here import Here
+
+EVENTS, RUNS_MAX = 60, 8
+
+
+@pytest.fixture(autouse=True)
+def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames, batches and parts that are full after a few records."""
+    monkeypatch.setattr(tasks, "FRAME_COUNT", 3)
+    monkeypatch.setattr(rows, "BATCH_COUNT", 5)
+    monkeypatch.setattr(epoch, "POSITIONS_AT_ONCE", 4)
+    monkeypatch.setattr(catching_up, "PART_BYTES", 300)
+    monkeypatch.setattr(catching_up, "PARTS_MAX", 3)
+    monkeypatch.setattr(catching_up, "PAUSE_S_FIRST", 0.001)
+
+
+def often(seeds: int, every: int) -> list[object]:
+    return [pytest.param(seed, marks=[] if seed < every else [pytest.mark.soak]) for seed in range(seeds)]
+
+
+@pytest.mark.parametrize("seed", often(200, 40))
+async def test_drawn_pipelines_make_the_same(tmp_path: Path, seed: int) -> None:
+    async with Engine.in_memory() as live, Engine.in_memory() as state:
+        world = World(Here, tmp_path, seed, live)
+        await world.write(EVENTS)
+        await world.made.pipeline.run_until_idle(world.place)
+        end = await world.export()
+        found = [each.position async for each in world.made.source.read()]
+        until = found[world.draw.randrange(1, len(found))]
+        first = await catch_up(world.job(place_of(state), entries_max=world.draw.choice((1, EVENTS))), until)
+        assert (first.begin, first.end, first.entries) == ("0.0", str(until), found.index(until))
+        second = await catch_up(world.job(place_of(state)))
+        assert (second.begin, second.end, first.entries + second.entries) == (str(until), str(end), EVENTS)
+        assert await stored(Drawn(seed, state)) == await stored(world.made)
+        report = await catch_up(world.job(place_of(state)))
+        assert (report.begin, report.entries, report.epochs) == (str(end), 0, 0)
+
+
+@pytest.mark.parametrize("given", [release.in_order(), release.by_epoch()], ids=lambda given: given.name)
+@pytest.mark.parametrize("beside", [True, False], ids=["beside a live one", "alone"])
+@pytest.mark.parametrize("seed", often(100, 6))
+async def test_jobs_that_fail_and_die_make_what_a_live_pipeline_does(
+    tmp_path: Path, seed: int, beside: bool, given: Release
+) -> None:
+    """Two jobs at once under drawn faults, each run again until it is done."""
+    async with Engine.in_memory() as engine, Engine.in_memory() as alone:
+        world, same = World(Here, tmp_path, seed, engine), World(Here, tmp_path, seed, alone)
+        for each in (world, same):
+            await each.write(EVENTS)
+        end = await world.export()
+        draw = random.Random(seed)
+
+        async def jobs() -> None:
+            for run in range(RUNS_MAX):
+                seed, crashes = draw.randrange(1 << 30), int(run < RUNS_MAX - 1)
+                plan = FaultPlan(Faults.drawn(seed=seed, crashes=crashes, lost=2, refused=2, delayed=4, within=120))
+                place = Place(FaultyStore(world.place.store, plan), FaultyBlobs(world.place.blobs, plan))
+                try:
+                    assert (await catch_up(world.job(place, entries_max=20, release=given))).end == str(end)
+                except (SimulatedCrash, Refused, OutcomeUnknown):
+                    continue
+                return
+            raise AssertionError("not done")
+
+        async def live() -> None:
+            if beside:
+                await asyncio.sleep(draw.random() / 5)
+                await world.made.pipeline.run_until_idle(world.place, release=given)
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(jobs(), jobs(), live())
+        await same.made.pipeline.run_until_idle(same.place)
+        await world.made.pipeline.run_until_idle(world.place, release=given)
+        assert await stored(world.made) == await stored(same.made)
+
+
+def test_a_path_is_read_back_and_its_bytes_have_its_order() -> None:
+    draw = random.Random(1)
+    paths: list[RecordPath] = [(), (-(1 << 62),), ((1 << 62), 0)]
+    for _ in range(300):
+        text = "".join(draw.choices("\0\1a\xff\U0001f600", k=draw.randrange(4)))
+        paths.append((draw.randrange(-3, 3), draw.randrange(2), text, draw.randrange(3))[: draw.randrange(5)])
+    for path in paths:
+        assert path_in(stored_path(path)) == path
+    paths.sort()
+    assert all(stored_path(one) <= stored_path(other) for one, other in pairwise(paths))
+    for data in (b"\3", b"\1\0", b"\2ab", b"\2a\0\xff"):
+        with pytest.raises(CorruptRecord, match="no path"):
+            path_in(data)
+
+
+async def test_entries_and_states_of_an_older_schema_are_read_and_all_states_are_written_anew(tmp_path: Path) -> None:
+    async with Engine.in_memory() as live:
+        at = place_of(live)
+        log = totals(at).source.log
+        job = Job(Here, "", at, Folder(tmp_path / "log"), Folder(tmp_path / "scratch"))
+        for first, name in ((0, "totals"), (4, "totals_behind")):
+            for number in range(first, first + 4):
+                await log.append(Older(number), id=f"{number}")
+            await export(EngineAdmin(live), partial(Files, job.log), "numbers", "")
+            report = await catch_up(replace(job, name=f"tests.spark.drawn_pipelines:{name}"))
+            assert report.entries == 4
+        sums = [each.value async for each in OrderedLog("totals", live, type=int).read()]
+        assert sums == [0, 1, 2, 4, 6, 9, 12, 16]
+        for key, count in ((0, 12), (1, 16)):
+            state = await EngineAdmin(live).ask(ReadPipelineState("totals", "total", f"{key}", "int"))
+            assert bytes(state.value) == b'{"count":%d}' % count
+        (view,) = await EngineAdmin(live).ask(ReadPipelines("totals"))
+        assert view.stands is not None and view.stands.parts == 1
