@@ -30,7 +30,7 @@ from outbox.errors import OutcomeUnknown, Refused, Throttled
 from outbox.registration.handlers import heeded
 from outbox.spark import SPARK_RUNS, NotRunnable, RunRequest, RunStatus, SparkRuns, run_id, run_request
 
-JOBS = ("feed", "consume", "reconcile", "sweep")
+JOBS = ("feed", "consume", "reconcile", "sweep", "pipeline")
 EARLY = timedelta(minutes=1)
 """The time before its due time at which a timer may be started; earlier ones were started by hand."""
 OUTAGE = timedelta(days=1)

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "build" / "spark"
 ZIP_NAME = "outbox-jobs.zip"
 BUILD_S = 120
-LEFT_OUT = ("outbox/emulator/", "outbox/ops/", "outbox/verify/")
-"""The packages that no job imports, as a deployment of the Functions app leaves them out."""
+LEFT_OUT = ("outbox/emulator/", "outbox/verify/")
+"""The packages that no job imports."""
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
 
 

@@ -66,6 +66,7 @@ from spark_jobs.replaying.tasks import Replayed
 
 EPOCH_ENTRIES = 1_000_000
 BEGIN_COUNT_MAX = 5
+STORE_VARIABLE, BLOBS_VARIABLE = "OUTBOX_STORE", "OUTBOX_BLOBS"
 BLOB_MARKS = ("DefaultEndpointsProtocol=", "BlobEndpoint=", "AccountName=", ".blob.")
 """Texts that only addresses and connection strings of Blob Storage have."""
 CHAINED = {each.name.replace("_", "-"): each for each in RELEASES if each.chained}
@@ -230,26 +231,30 @@ def seconds(text: str) -> float:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="spark_jobs.pipeline", description="Run a pipeline's operators on Spark.")
-    verbs = found.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verb = verbs.add_parser("catch-up", help="take a log's entries from the checkpoint that stands up to a position")
-    verb.add_argument("pipeline", metavar="MODULE:PIPELINE", help="as `outbox pipeline run` takes it")
-    verb.add_argument("--log", metavar="PLACE", help="the source, as `outbox stream export` wrote it")
-    where = verb.add_mutually_exclusive_group(required=True)
+    found.add_argument("verb", choices=["catch-up"], help="take entries from the checkpoint that stands on")
+    found.add_argument("pipeline", metavar="MODULE:PIPELINE", help="as `outbox pipeline run` takes it")
+    found.add_argument("--log", metavar="PLACE", help="the source, as `outbox stream export` wrote it")
+    where = found.add_mutually_exclusive_group()
     where.add_argument("--state", type=Path, metavar="FOLDER", help="of an engine: register and sinks")
-    where.add_argument("--store", metavar="ADDRESS", help="of Cosmos DB or Blob Storage, which has logs and register")
-    verb.add_argument("--database", default="outbox", help="of Cosmos DB (outbox)")
-    verb.add_argument("--container", default="outbox", help="of Cosmos DB (outbox)")
-    verb.add_argument("--blob-states", default=BLOB_STATES, metavar="NAME", help=f"of Blob Storage ({BLOB_STATES})")
-    verb.add_argument("--until", type=position, metavar="I.O", help="before this position (the export's end)")
-    verb.add_argument("--follow", type=seconds, metavar="TIME", help="go on with what is exported next, so often")
-    verb.add_argument("--for-s", type=float, default=0.0, metavar="SECONDS", help="end following after so long")
-    verb.add_argument("--release", choices=[*CHAINED], default="in-order", help="when outputs leave (in-order)")
-    verb.add_argument(
+    where.add_argument(
+        "--store",
+        metavar="ADDRESS",
+        help=f"of Cosmos DB or Blob Storage, which has logs and register; default: {STORE_VARIABLE}",
+    )
+    found.add_argument("--database", default="outbox", help="of Cosmos DB (outbox)")
+    found.add_argument("--container", default="outbox", help="of Cosmos DB (outbox)")
+    found.add_argument("--blobs", metavar="ADDRESS", help="of Blob Storage, for checkpoints beside Cosmos DB")
+    found.add_argument("--blob-states", default=BLOB_STATES, metavar="NAME", help=f"of Blob Storage ({BLOB_STATES})")
+    found.add_argument("--until", type=position, metavar="I.O", help="before this position (the export's end)")
+    found.add_argument("--follow", type=seconds, metavar="TIME", help="go on with what is exported next, so often")
+    found.add_argument("--for-s", type=float, default=0.0, metavar="SECONDS", help="end following after so long")
+    found.add_argument("--release", choices=[*CHAINED], default="in-order", help="when outputs leave (in-order)")
+    found.add_argument(
         "--epoch-entries", type=int, default=EPOCH_ENTRIES, metavar="N", help=f"between checkpoints ({EPOCH_ENTRIES:,})"
     )
-    verb.add_argument("--scratch", metavar="PLACE", help="where executors read what the driver wrote (a local folder)")
-    verb.add_argument("--timeout-s", type=float, default=TIMEOUT_S, help="the longest outage to sit out (120)")
-    add_common(verb)
+    found.add_argument("--scratch", metavar="PLACE", help="where executors read what the driver wrote (a local folder)")
+    found.add_argument("--timeout-s", type=float, default=TIMEOUT_S, help="the longest outage to sit out (120)")
+    add_common(found)
     return found
 
 
@@ -266,6 +271,8 @@ def command(arguments: argparse.Namespace) -> int:
         if not arguments.log:
             raise Refused("--state needs --log, the place to which `outbox stream export` wrote the source")
         exported(place_of(arguments.log, os.environ))
+    else:
+        store_of(arguments)
     spark = start("pipeline", arguments, os.environ)
     with asked_by_signal() if follow else nullcontext(never) as is_asked:
         done = asyncio.run(_command(arguments, spark, follow and replace(follow, is_asked=is_asked)))
@@ -276,7 +283,7 @@ def command(arguments: argparse.Namespace) -> int:
 async def _command(arguments: argparse.Namespace, spark: SparkSession, follow: Until | None) -> CatchUpReport:
     with tempfile.TemporaryDirectory(prefix="outbox-pipeline-") as folder:
         scratch = place_of(arguments.scratch or folder, os.environ)
-        async with _opened(arguments) as (place, admin):
+        async with opened(arguments) as (place, admin):
             job = Job(
                 partial(OnSpark, spark),
                 arguments.pipeline,
@@ -293,7 +300,7 @@ async def _command(arguments: argparse.Namespace, spark: SparkSession, follow: U
 
 
 @asynccontextmanager
-async def _opened(arguments: argparse.Namespace) -> AsyncIterator[tuple[StreamPlace, Admin | None]]:
+async def opened(arguments: argparse.Namespace) -> AsyncIterator[tuple[StreamPlace, Admin | None]]:
     """The place of the register and the sinks; where the source is there as well, whom to ask for it."""
     if arguments.state is not None:
         async with Engine.open(arguments.state) as engine:
@@ -301,17 +308,30 @@ async def _opened(arguments: argparse.Namespace) -> AsyncIterator[tuple[StreamPl
         return
     from outbox.ops.admins.azure import Addresses, connect_streams  # its SDKs take half a second to import
 
-    is_blobs = any(mark in arguments.store for mark in BLOB_MARKS)
+    store = store_of(arguments)
+    is_blobs = any(mark in store for mark in BLOB_MARKS)
     addresses = Addresses(
-        cosmos="" if is_blobs else arguments.store,
+        cosmos="" if is_blobs else store,
         servicebus="",
         database=arguments.database,
         container=arguments.container,
-        blobs=arguments.store if is_blobs else "",
+        blobs=store if is_blobs else arguments.blobs or os.environ.get(BLOBS_VARIABLE, ""),
         blob_states=arguments.blob_states if is_blobs else "",
     )
     async with connect_streams(addresses) as (place, admin):
         yield place, admin
+
+
+def store_of(arguments: argparse.Namespace) -> str:
+    """The address of the store that has the logs and the register; no list of processes shows the environment's.
+
+    Raises:
+        Refused: there is neither that nor a folder.
+    """
+    store = str(arguments.store or os.environ.get(STORE_VARIABLE, ""))
+    if not store:
+        raise Refused(f"say where register and sinks are: --state FOLDER, --store ADDRESS, or {STORE_VARIABLE}")
+    return store
 
 
 def until_of(arguments: argparse.Namespace) -> Until | None:

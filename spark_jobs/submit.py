@@ -61,7 +61,9 @@ def parser() -> argparse.ArgumentParser:
         prog="spark_jobs.submit",
         description="Start a Spark job as a run that happens once. What stands behind -- are the job's own arguments.",
     )
-    found.add_argument("what", metavar="JOB|status|cancel", help="feed, consume, reconcile, sweep; or what to do")
+    found.add_argument(
+        "what", metavar="JOB|status|cancel", help="feed, consume, reconcile, sweep, pipeline; or what to do"
+    )
     found.add_argument("id", nargs="?", metavar="RUN", help="of status and cancel")
     found.add_argument("--target", choices=TARGETS, help="default: OUTBOX_SPARK, else local")
     found.add_argument("--run", metavar="RUN", help="the run's id: the same again starts nothing; default: a fresh one")

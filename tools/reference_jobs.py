@@ -13,7 +13,7 @@ from importlib import import_module
 NAME = "spark"
 TITLE = "spark_jobs"
 ABOUT = "Options of the Spark jobs, columns of a ledger, reasons of the quarantine."
-JOBS = ("feed", "consume", "reconcile", "take_over", "sweep", "submit")
+JOBS = ("feed", "consume", "reconcile", "take_over", "sweep", "pipeline", "submit")
 EXIT_CODES = (
     "Exit codes of all: 0 done; 1 refused, not finished, or (`reconcile`, `sweep`) something is wrong; 2 usage. "
     "A report goes to standard output, progress to standard error."

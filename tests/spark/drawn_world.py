@@ -38,7 +38,11 @@ class World:
 
     def open(self, engine: Engine) -> None:
         """Go on over another engine."""
-        self.place = replace(place_of(engine), now_ms=lambda: self.now_ms)
+        self.open_at(place_of(engine))
+
+    def open_at(self, place: Place) -> None:
+        """Go on in another place."""
+        self.place = replace(place, now_ms=lambda: self.now_ms)
         self.made = Drawn(self.seed, self.place)
 
     async def write(self, count: int) -> None:

@@ -19,6 +19,7 @@ from spark_jobs.replaying.on_spark import OnSpark
 from tests.commands import ran, started
 from tests.spark.drawn_pipelines import Drawn
 from tests.spark.drawn_world import World, stored
+from tests.spark.replaying_here import Here
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENTS = 60
@@ -76,9 +77,9 @@ async def test_a_job_that_is_killed_is_run_again_and_handed_over_by_commands(tmp
         *(tmp_path / each for each in ("live", "state", "log")),
     )
     async with Engine.open(live) as engine:
-        world = World(OnSpark, tmp_path, 11, engine)
+        world = World(Here, tmp_path, 11, engine)
         await world.write(EVENTS)
-    python = [sys.executable, "-m"]
+    python: list[str | Path] = [sys.executable, "-m"]
     exported = ran([*python, "outbox", "stream", "export", "events", "--data", live, "--output", log, "--json"])
     assert json.loads(exported.stdout)["entries"] == EVENTS, exported.stderr
     command = [*python, "spark_jobs.pipeline", "catch-up", name, "--log", log, "--state", state, "--epoch-entries", "1"]
@@ -93,7 +94,7 @@ async def test_a_job_that_is_killed_is_run_again_and_handed_over_by_commands(tmp
     assert (gone_on := ran(run, ROOT)).returncode == 0, gone_on.stderr
     async with Engine.open(live) as engine, Engine.in_memory() as alone:
         world.open(engine)
-        same = World(OnSpark, tmp_path, 11, alone)
+        same = World(Here, tmp_path, 11, alone)
         await same.write(EVENTS)
         await same.made.pipeline.run_until_idle(same.place)
         assert await stored(world.made) == await stored(same.made)
