@@ -25,7 +25,7 @@ def has_blocks(page: Path) -> bool:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.stem, marks=SPARK_MARKS if page.name == "spark.md" else [])
+        pytest.param(page, id=page.stem, marks=SPARK_MARKS if page.name in ("spark.md", "history-on-spark.md") else [])
         for page in PAGES
         if has_blocks(page) and page.name not in TYPED
     ],
