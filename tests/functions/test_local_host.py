@@ -18,6 +18,7 @@ from azure.servicebus.aio import ServiceBusClient
 from outbox import Engine
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.entities import QueueSettings
+from tools.local_functions import pump
 from tools.local_functions.host import FunctionsHost
 from tools.local_functions.settings import read_host_file, resolved
 from tools.local_functions.timers import Schedule
@@ -45,6 +46,8 @@ async def as_bytes(message: func.ServiceBusMessage) -> None:
     note("bytes", message)
     if message.get_body() == b"fail" and message.delivery_count < 3:
         raise ValueError("not yet")
+    if message.get_body() == b"slow":
+        await asyncio.sleep(1.8)
     if message.get_body() == b"cancel":
         raise asyncio.CancelledError
     if message.get_body() == b"return":
@@ -55,7 +58,7 @@ async def as_bytes(message: func.ServiceBusMessage) -> None:
 )
 async def in_order(message: func.ServiceBusMessage) -> None:
     note("began", message)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(1.8 if message.get_body() == b"slow" else 0.05)
     note("ended", message)
 
 @app.route("things/{name}", methods=["GET", "POST"])
@@ -142,6 +145,22 @@ async def test_a_failure_is_redelivered_at_once_and_counts(site: Site) -> None:
     await site.send("bytes", b"fail", message_id="m1")
     await site.wait("bytes")
     assert [count for _, _, count, *_ in site.seen] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("renewed", "counts"), [("00:05:00", [1]), ("00:00:00", [1, 2])])
+async def test_a_lock_is_renewed_while_its_function_runs_for_as_long_as_the_host_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renewed: str, counts: list[int]
+) -> None:
+    monkeypatch.setattr(pump, "WAIT_IDLE_S", 0.1)
+    host_json = f'{{"version": "2.0", "extensions": {{"serviceBus": {{"maxAutoLockRenewalDuration": "{renewed}"}}}}}}'
+    async with site_in(tmp_path, monkeypatch, host_json) as site:
+        site.engine.declare(QueueSettings("bytes", lock_s=1.0, max_delivery_count=2))
+        site.engine.declare(QueueSettings("ordered", "per_key", lock_s=1.0, max_delivery_count=2))
+        await site.send("bytes", b"slow")
+        await site.send("ordered", b"slow", session_id="a")
+        await asyncio.gather(site.wait("bytes"), site.wait("ordered"))
+        for kind in ("bytes", "began"):
+            assert [count for noted, _, count, *_ in site.seen if noted == kind] == counts
 
 
 async def test_a_returned_value_without_a_taker_fails_after_its_effects(site: Site) -> None:

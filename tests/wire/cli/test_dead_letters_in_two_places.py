@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from outbox import App, Reject
+from outbox.azure.servicebus import dead_letters
 from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.state.tasks import ACTIVE
 from outbox.message import Message
@@ -153,6 +154,19 @@ def test_all_are_discarded_in_one_pass(site: Site, run: Run) -> None:
     assert run("dead-letters", "discard", "every", "--all", "--for-good") == (0, "discarded 40 of every\n")
     assert Counter(site.bus_faults.asked)["attach"] <= 4
     assert run("dead-letters", "list", "every")[1] == "every has no dead letters\n"
+
+
+def test_a_pass_looks_as_far_as_its_limit_beyond_what_it_discards(
+    site: Site, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "LOOK_COUNT_MAX", 20)
+    monkeypatch.setattr(dead_letters, "PAGE_COUNT", 10)
+    on_the_bus(site, "deep", *[made(f"d-{n}", b"{}" if n < 10 or n > 40 else b'{"how": "odd"}') for n in range(65)])
+    on_the_bus(site, "deep", made("d-last", b'{"how": "odd"}'))
+    code, said = run("dead-letters", "discard", "deep", "--text", "odd", "--for-good")
+    assert code == 0 and "discarded 31 of deep" in said, said
+    letters = site.thread.run(lambda: site.engine.broker.peek("deep/$DeadLetterQueue", 0, 99))
+    assert len(letters) == 35 and all(task.status == ACTIVE for task in letters)
 
 
 def test_what_another_has_in_hand_is_left_by_a_pass(site: Site, run: Run) -> None:
