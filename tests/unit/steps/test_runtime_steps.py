@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +19,7 @@ from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store_scopes import ItemStore
 from outbox.engine.engine import Engine
-from outbox.errors import OutcomeUnknown, PoisonMessage, Throttled, UnknownDestination
+from outbox.errors import OutcomeUnknown, PoisonMessage, Throttled, TooLarge, UnknownDestination
 from outbox.message import Message
 from outbox.ports import (
     Commit,
@@ -42,6 +42,7 @@ from outbox.ports import (
 from outbox.resubmission import Replaced
 from outbox.runtime import shell
 from outbox.runtime.commit import marks, store_transaction
+from outbox.runtime.commit import recovery as recoveries
 from outbox.runtime.commit.dispatch_ledger import DispatchLedger
 from outbox.runtime.commit.engine_transaction import EngineTransaction
 from outbox.runtime.commit.handler_threads import HandlerThreads, Job
@@ -74,7 +75,7 @@ from outbox.runtime.start import plan as plans
 from outbox.runtime.start.plan import CompiledApp, KeyIdCache, compile_app
 from outbox.runtime.store_scope import StoreParts, StoreScope
 from outbox.runtime.work import Attempt, FanOut, Later, Work, holds_lane
-from outbox.stored import Record, StateItem, record_key, staged_key
+from outbox.stored import LedgerItem, Record, StateItem, ledger_key, record_key, staged_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.steps.making import (
     HANDLER,
@@ -372,6 +373,27 @@ async def test_a_process_that_stops_writes_its_marks_and_tells_what_it_could_not
     protocol: Any = Scope()
     await shell.Recovery(protocol, (), failed, now_ms=lambda: NOW_MS, counts=Counts()).finish()
     assert finished == ["marks"] and caplog.messages == ["outputs cannot be sent"] and failed.take() == []
+
+
+async def test_a_stop_waits_so_long_for_its_marks_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "FINISH_WITHIN_S", 0.01)
+    async with asyncio.timeout(5):
+        await shell.finish(cast("Any", SimpleNamespace(finish=lambda: asyncio.sleep(60))))
+
+
+async def test_a_sweep_that_fails_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "SWEEP_EVERY_S", 0.001)
+    nothing, turns = cast("Any", None), iter("123")
+    recovery = shell.Recovery(nothing, (), nothing, now_ms=lambda: NOW_MS, counts=Counts())
+
+    async def sweep_failing() -> None:
+        if next(turns) < "3":
+            raise OutcomeUnknown("no answer")
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(recovery, "sweep", sweep_failing)
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(recovery.sweep_for_ever(), 5)
 
 
 async def test_the_first_message_that_blocks_a_session_is_the_one_that_unblocks_it() -> None:
@@ -825,6 +847,40 @@ async def test_marks_that_are_written_make_room_for_others(monkeypatch: pytest.M
         assert due.due_count == 0
 
 
+@pytest.mark.parametrize(("count_max", "fitting"), [(2, 9), (9, 2)])
+async def test_more_marks_than_the_store_takes_at_once_are_all_written(count_max: int, fitting: int) -> None:
+    store, sizes = engine_store(), list[int]()
+
+    async def written(writes: Sequence[Write]) -> Won | Lost:
+        if len(writes) > fitting:
+            raise TooLarge("over the limit of a batch")
+        sizes.append(len(writes))
+        return await EngineStore.write(store, writes)
+
+    narrow: Any = SimpleNamespace(capabilities=replace(store.capabilities, batch_count_max=count_max), write=written)
+    due, record = Marks(PLAN, narrow, MemoryBlobStore()), Record("tx", b"f", NOW_MS, True)
+    for number in range(5):
+        won = await store.write([Create(key := DocumentKey("p", str(number)), stored.encode(record))])
+        assert isinstance(won, Won)
+        due.add(key, won.versions[0], record, INBOX)
+    await due.write()
+    assert sorted(sizes) == [1, 2, 2]
+    assert [stored.decode(found, Record).pending async for found in store.scan("p")] == [False] * 5
+
+
+async def test_marks_of_many_partitions_are_written_so_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "WRITING_COUNT_MAX", 2)
+    due, started = due_marks(recurs=False), list[Coroutine[Any, Any, None]]()
+    for partition in "qrs":
+        due.add(DocumentKey(partition, "1"), "1", Record("tx", b"f", NOW_MS, True), INBOX)
+    await Lingering(Noted(due), lambda: at_once(0)).write(started.append)
+    await started.pop()
+    assert len(started) == 2
+    for writing in started:
+        await writing
+    assert due.due_count == 0
+
+
 def due_marks(*, recurs: bool) -> Marks:
     """Marks of one record."""
     due = Marks(PLAN, engine_store(), MemoryBlobStore())
@@ -1023,6 +1079,17 @@ async def test_an_old_record_of_a_ledger_whose_outputs_cannot_be_sent_is_kept_un
     assert (expires_ms == 0) is is_kept
 
 
+async def test_so_many_ledgers_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recoveries, "LOOKED_COUNT_MAX", 2)
+    store, nothing = engine_store(), cast("Any", None)
+    parts: Any = SimpleNamespace(records=store, now_ms=lambda: NOW_MS)
+    recovery = Recovery(parts, nothing, nothing, nothing)
+    for id in "abcd":
+        await store.write([Create(ledger_key(id), stored.encode(LedgerItem(id, NOW_MS, 60_000)))])
+        found = await store.read(ledger_key(id))
+        assert found is not None and await recovery.redo(found) is None and len(recovery._looked) <= 2
+
+
 async def test_what_has_left_with_a_record_closes_its_entry_and_those_of_earlier_attempts() -> None:
     pushed = list[Output]()
 
@@ -1114,12 +1181,18 @@ async def test_a_thread_whose_function_ends_behind_a_close_ends_as_well() -> Non
 # What lies beside the records
 
 
-async def test_a_worker_reclaims_what_it_staged_in_vain_and_not_what_it_is_about_to_swap() -> None:
+async def test_a_worker_reclaims_what_it_staged_in_vain_and_not_what_it_is_about_to_swap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = engine_store()
+    monkeypatch.setattr(recoveries, "LEFT_COUNT_MAX", 1)
     left = OrphanedStaged(store, store)
     for tx in ("lost", "own"):
-        left.note("Sum:a", tx, 1)
+        left.note("Sum:a" if tx == "lost" else "Sum:b", tx, 1)  # of no further state, which is left to the sweeper
         await store.write([Create(staged_key("Sum:a", tx), b"{}")])
+    await left.reclaim("Sum:a", state(1, version=1), but="")  # its swap may still land
+    assert left.by_state == {"Sum:a": [("lost", 1)]}
+    left.by_state["Sum:a"].append(("own", 1))
     await left.reclaim("Sum:a", state(1, version=2), but="own")
     assert [document.key.id async for document in store.scan("Sum:a")] == [staged_key("Sum:a", "own").id]
 

@@ -146,6 +146,24 @@ async def test_its_age_is_that_of_the_oldest_open_entry(at: Site) -> None:
     assert (await item(at)).at_ms == at.engine.now_ms()
 
 
+async def test_what_is_closed_while_it_is_written_is_written_with_the_next(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, write = ledger_on(at), at.store.write
+    first, second = [await ledger.take() for _ in range(2)]
+
+    async def closing(operations: Sequence[Write]) -> Won | Lost:
+        ledger.close([second])
+        return await write(operations)
+
+    ledger.close([first])
+    monkeypatch.setattr(at.store, "write", closing)
+    await ledger.save()
+    assert (await item(at)).open == (2,)
+    await ledger.save()
+    assert (await item(at)).open == ()
+
+
 async def test_with_too_many_open_entries_another_begins(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch_ledger, "OPEN_COUNT_MAX", 3)
     ledger = ledger_on(at)
@@ -252,6 +270,12 @@ async def test_a_ledger_that_does_not_change_is_looked_at_less_and_less_often(at
         at.clock.seconds += 51
         await worker._recovery.sweep(grace_s=0)
         assert at.store.calls["unsent"] == 2
+        for _ in range(2):  # once an hour, however old it is
+            at.clock.seconds += 40_000
+            await worker._recovery.sweep(grace_s=0)
+            at.clock.seconds += 3_601
+            await worker._recovery.sweep(grace_s=0)
+        assert at.store.calls["unsent"] == 6
 
 
 async def test_a_ledger_that_has_changed_is_looked_at_at_once(at: Site) -> None:

@@ -167,6 +167,8 @@ def test_a_pass_looks_as_far_as_its_limit_beyond_what_it_discards(
     assert code == 0 and "discarded 31 of deep" in said, said
     letters = site.thread.run(lambda: site.engine.broker.peek("deep/$DeadLetterQueue", 0, 99))
     assert len(letters) == 35 and all(task.status == ACTIVE for task in letters)
+    code, said = run("dead-letters", "resubmit", "deep", "d-64")
+    assert code == 1 and "is free; only the first 20 were looked at" in said, said
 
 
 def test_what_another_has_in_hand_is_left_by_a_pass(site: Site, run: Run) -> None:

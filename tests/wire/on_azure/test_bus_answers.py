@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -269,6 +270,27 @@ async def test_no_session_is_taken_up_when_nobody_has_asked_for_long() -> None:
     assert await source.receive(1, 0.05) is None
     assert len(asked) > before
     await source.close()
+
+
+async def test_a_session_that_comes_while_its_source_closes_is_let_go() -> None:
+    """The SDK may have the session before it hears that it is cancelled."""
+    told = list[str]()
+
+    class Receiver:
+        session, _handler = None, None
+
+        async def __aenter__(self) -> None:
+            told.append("opens")
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+        async def close(self) -> None:
+            told.append("closed")
+
+    source = sessions(namespace=SimpleNamespace(next_session=lambda path, **options: Receiver()))
+    await source.receive(1, 0.01)
+    await source.close()
+    assert told == ["opens", "closed"]
 
 
 async def test_a_sender_or_receiver_that_could_not_be_opened_is_closed() -> None:
