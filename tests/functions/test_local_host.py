@@ -7,7 +7,7 @@ import importlib.util
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from azure.servicebus.aio import ServiceBusClient
 from outbox import Engine
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.entities import QueueSettings
+from tests.unit.waiting import until
 from tools.local_functions import pump
 from tools.local_functions.host import FunctionsHost
 from tools.local_functions.settings import read_host_file, resolved
@@ -161,6 +162,25 @@ async def test_a_lock_is_renewed_while_its_function_runs_for_as_long_as_the_host
         await asyncio.gather(site.wait("bytes"), site.wait("ordered"))
         for kind in ("bytes", "began"):
             assert [count for noted, _, count, *_ in site.seen if noted == kind] == counts
+
+
+async def test_so_many_messages_are_handled_at_once_as_the_host_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host_json = '{"version": "2.0", "extensions": {"serviceBus": {"maxConcurrentCalls": 2}}}'
+    async with site_in(tmp_path, monkeypatch, host_json) as site:
+        await site.send("bytes", *[b"slow"] * 4)
+        await until(lambda: len(site.seen) == 2)
+        await asyncio.sleep(0.2)
+        assert len(site.seen) == 2
+        await until(lambda: len(site.seen) == 4)
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "a function runs on behind its host"
+
+
+async def test_a_timer_fires_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Schedule, "after", lambda _, now: now + timedelta(milliseconds=20))
+    async with site_in(tmp_path, monkeypatch) as site:
+        await until(lambda: site.seen.count(("beat", False)) >= 3)
 
 
 async def test_a_returned_value_without_a_taker_fails_after_its_effects(site: Site) -> None:

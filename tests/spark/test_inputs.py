@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from outbox.errors import Refused
+from spark_jobs.common.folder import Folder
 from spark_jobs.common.ids import BROKER_ID_LENGTH_MAX, ID_LENGTH_MAX
 from spark_jobs.reading.arrow import json_of
+from spark_jobs.reading.files import CHUNK_BYTES, Files
 from spark_jobs.reading.input import TASK_BYTES_MAX, tasks_of
 from spark_jobs.reading.judging import SHOWN_BYTES_MAX, Batch, Judge, Shape, created_ms, judged, text_of
 from spark_jobs.reading.lexer import Records
@@ -395,4 +397,14 @@ def test_a_task_has_a_bounded_part_of_a_large_input() -> None:
     tasks = tasks_of(spans, 8)
     assert [span for task in tasks for span in task] == spans
     assert max(sum(span.size for span in task) for task in tasks) == TASK_BYTES_MAX
-    assert list(map(len, tasks_of(spans[:8], 8))) == [1] * 8
+    assert len(tasks) == 80 and list(map(len, tasks_of(spans[:8], 8))) == [1] * 8
+    assert list(map(len, tasks_of([Span(0, at, at + 1) for at in range(5_000)], 1))) == [2_000, 2_000, 1_000]
+
+
+def test_what_lies_behind_a_span_is_read_to_the_end_in_parts_that_grow(tmp_path: Path) -> None:
+    data = bytes(range(251)) * 15_000  # a row may begin in a span and go on for megabytes
+    (tmp_path / "rows.csv").write_bytes(data)
+    files = Files(Folder(tmp_path))
+    [file] = files.list()
+    parts = list(files.owned(file, 100, 200))
+    assert b"".join(parts) == data[100:] and max(map(len, parts)) == CHUNK_BYTES

@@ -32,6 +32,7 @@ awkward = st.lists(pieces).map(b"".join)
 @settings(max_examples=200, deadline=None)
 @example(b"")
 @example(b"\xfe\xfd" * 300)
+@example(b"\xfe" * 65 + b"\xfd")  # where the plain search takes over
 def test_stuffed_bytes_come_back_and_hold_no_delimiter(data: bytes) -> None:
     stuffed = stuff(data)
     assert DELIMITER not in stuffed + b"\xfe"

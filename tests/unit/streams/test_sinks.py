@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -194,6 +196,30 @@ async def test_a_sink_that_runs_applies_what_comes_and_goes_on_where_it_ended(en
             await applied.wait()
         await sink(log, file).run_until_idle()
     assert counter(file) == (3, 3)
+
+
+async def test_a_sink_that_has_ended_leaves_no_connection_and_no_thread(engine: Engine, file: Path) -> None:
+    open_count = 0
+
+    class Connection(sqlite3.Connection):
+        def __init__(self, *options: Any, **named: Any) -> None:
+            nonlocal open_count
+            super().__init__(*options, **named)
+            open_count += 1
+
+        def close(self) -> None:
+            nonlocal open_count
+            super().close()
+            open_count -= 1
+
+    before, log = {*threading.enumerate()}, made("numbers", engine, int)
+    await fill(log, 1)
+    async with sink(log, file, Connection).run():
+        await until(lambda: counter(file)[1] == 1)
+        [own] = [thread for thread in threading.enumerate() if thread not in before and thread.name == "sink counter"]
+        assert open_count == 1
+    await until(lambda: not open_count)
+    await until(lambda: gc.collect() >= 0 and not own.is_alive())
 
 
 class CommitsAndFails(sqlite3.Connection):

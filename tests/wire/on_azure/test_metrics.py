@@ -82,6 +82,10 @@ async def test_how_long_messages_wait_is_looked_for_with_each_sweep() -> None:
                 queues=("orders", "returns", "reminders"),
             )
             _, since_ms = await gather(recovery._look(), operations.waiting_since_ms("reminders"))
+            await operations.send([Output("reminders", 0, Message(body=b"{}", outbox_id=f"n{n}")) for n in range(20)])
+            for claim in engine.broker.claim("reminders", 19):
+                engine.broker.settle(claim.token, Settlement.DEFER)
+            assert await operations.waiting_since_ms("reminders"), "behind a first page of others"
     waited = read(counts, "outbox.queue.oldest")
     assert 90 <= waited[("orders",)] < 180 and 90 <= waited[("returns",)] < 180
     assert waited[("reminders",)] == 0 and since_ms is None  # what is deferred or not due yet does not wait

@@ -11,6 +11,7 @@ import pytest
 
 from outbox import Client, Worker
 from outbox.app import App
+from outbox.azure.servicebus import entities
 from outbox.azure.servicebus.entities import misfits
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.emulator.faults import FaultRule
@@ -50,6 +51,18 @@ async def test_a_queue_whose_broker_may_expire_messages_is_logged_once(
         assert {count[0], lock[0], life[0]} == {"orders"}
         assert "max delivery count is 10:" in count[1] and count[1].endswith("set 100")
         assert "locks last 5 s" in lock[1] and "held for 3600 s is dropped" in life[1]
+
+
+async def test_entities_are_counted_up_to_a_limit_and_named_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with place() as world:
+        await prepared(world, QueueSettings("a"), TopicSettings("t", ("x", "y", "z")))
+        async with world.connect() as backend:
+            every, named = await backend.operations.counts(), await backend.operations.names("t/Subscriptions/x")
+            assert len(every) == 4 and {"a", "t", *every} == {*named}
+            for limit in (3, 2, 1):
+                monkeypatch.setattr(entities, "ENTITY_COUNT_MAX", limit)
+                assert list(await backend.operations.counts()) == list(every)[:limit]
+                assert limit == 3 or await backend.operations.names("t") == []
 
 
 @pytest.mark.parametrize("create", [True, False])

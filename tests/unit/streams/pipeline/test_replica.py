@@ -18,6 +18,7 @@ from outbox.streams.pipeline.checkpoint import Checkpoint, PipelineRegister
 from outbox.streams.pipeline.core import OperatorFailed
 from outbox.streams.pipeline.replica import PipelineReplica
 from outbox.streams.pipeline.tasks import BeginAgain
+from outbox.testing import START_S, VirtualClock
 from tests.unit.streams.pipeline.counting import (
     Change,
     Count,
@@ -130,6 +131,21 @@ async def test_a_record_that_a_state_keeps_and_changes_is_as_it_was_for_others(e
     await drain(replica)
     left = [[entry.value async for entry in out.read()] for out in outs]
     assert left == [["a1", "a1a2", "a1a2a3"], ["a1", "a2", "a3"], [Word("a1"), Word("a2"), Word("a3")]]
+
+
+async def test_what_is_late_gets_another_deadline_and_the_source_is_held_from_the_oldest_checkpoint_on() -> None:
+    clock = VirtualClock(START_S)
+    made = Counting(Engine.in_memory(clock=clock))
+    replica = made.replica()
+    await replica.begin()
+    for text in TEXTS * 2:
+        await made.write(text)
+        clock.seconds += 1_000_000  # past the margin
+        await drain(replica)
+        assert await replica.checkpoint()
+    assert await made.released() == expected(TEXTS * 2) and replica.known is not None
+    oldest, held = replica.known.register.oldest, await replica._source.horizon.read()
+    assert held.readers == {"pipeline/index": oldest.c.index} and oldest.c.index == 4
 
 
 async def test_a_process_that_begins_again_goes_on_from_the_checkpoint() -> None:

@@ -40,10 +40,12 @@ async def test_a_worker_is_killed_and_another_stopped_and_all_comes_out_once(
                     if number < 3:
                         send(found, (signal.SIGKILL, signal.SIGSTOP)[number - 1])
                 assert await running.get(made.pipeline.plan().operators[1], "the") == (Count(3), Position(4))
+                processes = [found.links[number].process for number in (0, 1, workers.SPARE)]
                 monkeypatch.setattr(workers, "RESTARTS_MAX", -5)
                 send(found, signal.SIGKILL)
                 await running.until(Position(5))
         assert found is not None and not found.links
+        assert all(process.returncode is not None for process in processes), "the spare one as well"
         assert await made.released() == expected(texts)
 
 
