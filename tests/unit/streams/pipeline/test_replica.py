@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count as counter
 from typing import Any
 
 import msgspec
@@ -492,3 +493,19 @@ async def test_what_a_sink_cannot_store_names_the_position() -> None:
     await replica.begin()
     with pytest.raises(OutputUnstorable, match=r"at 1\.0 of the source .* log changes"):
         await replica.turn()
+
+
+@pytest.mark.parametrize(("text", "took_ms", "turns"), [("a", 0, 5), ("a b " * 25, 0, 19), ("a", 60, 19)])
+async def test_a_frame_grows_while_there_is_more_and_it_is_small_and_quick(text: str, took_ms: int, turns: int) -> None:
+    """Of 300 entries: 16, 32, 64, 128 and the rest; where they make much, or take long, 16 at a time."""
+    made = Counting(Engine.in_memory())
+    await made.pages.extend([Page(text)] * 300, id="all")
+    clock = counter(0, took_ms)
+    plan, place = made.pipeline.plan(), replace(place_of(made.engine), now_ms=lambda: next(clock))
+    replica = PipelineReplica(plan, place)
+    await replica.begin()
+    taken = 0
+    while await replica.turn():
+        taken += 1
+    assert taken == turns
+    assert await made.released() == expected([text] * 300)
