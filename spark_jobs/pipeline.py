@@ -172,7 +172,9 @@ async def _epoch(
         return begin, begin, 0
     pipeline = Replayed(job.name, str(Path.cwd()), identity_of(plan))
     span = span_of(export, job.log, pipeline, begin, end, replica.time_ms)
-    epoch = await asyncio.to_thread(Epoch, job.tables(), plan, span.entries, replica.parts, saves_all=replica.saves_all)
+    epoch = await asyncio.to_thread(
+        Epoch, job.tables(), plan, span.entries, replica.parts, saves_all=replica.saves_all, count=span.count
+    )
     stands = await replica.take(epoch, end, span.time_ms)
     return begin, stands, span.count
 

@@ -41,8 +41,11 @@ class Tables(Protocol, Generic[T]):
         They come by slot, then by kind, then in the order of their places.
         """
 
-    def rows(self, given: Sequence[T], kind: int, target: str = "") -> Iterator[Stored]:
-        """The rows of a kind for a target (empty: any), in the order of targets, slots and places."""
+    def rows(self, given: Sequence[T], kind: int, target: str = "", *, are_few: bool = True) -> Iterator[Stored]:
+        """The rows of a kind for a target (empty: any), in the order of targets, slots and places.
+
+        If they are few, one task sorts them.
+        """
 
     def end(self) -> None:
         """Let go of everything."""
@@ -65,11 +68,15 @@ class OnSpark:
             found.repartition(tasks, "slot").sortWithinPartitions("slot", "kind", *ORDER).mapInArrow(work, ROWS)
         )
 
-    def rows(self, given: Sequence[DataFrame], kind: int, target: str = "") -> Iterator[Stored]:
+    def rows(
+        self, given: Sequence[DataFrame], kind: int, target: str = "", *, are_few: bool = True
+    ) -> Iterator[Stored]:
         found = reduce(DataFrame.union, given).where(fn.col("kind") == kind)
         if target:
             found = found.where(fn.col("target") == target)
-        for row in found.orderBy("target", "slot", *ORDER).toLocalIterator(prefetchPartitions=True):
+        order = ("target", "slot", *ORDER)
+        found = found.coalesce(1).sortWithinPartitions(*order) if are_few else found.orderBy(*order)
+        for row in found.toLocalIterator(prefetchPartitions=True):
             target, slot, kind, cell, entry, path, at_ms, value, type = row
             yield Stored(target, slot, kind, cell, entry, bytes(path), at_ms, bytes(value), type)
 

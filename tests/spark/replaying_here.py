@@ -29,7 +29,9 @@ class Here:
             row for task in tasks for row in _rows(work, [batch_of(task[n : n + 7]) for n in range(0, len(task), 7)])
         ]
 
-    def rows(self, given: Sequence[list[Stored]], kind: int, target: str = "") -> Iterator[Stored]:
+    def rows(
+        self, given: Sequence[list[Stored]], kind: int, target: str = "", *, are_few: bool = True
+    ) -> Iterator[Stored]:
         wanted = [row for rows in given for row in rows if row.kind == kind and target in ("", row.target)]
         return iter(sorted(wanted, key=lambda row: (row.target, row.slot, row.cell, row.entry, row.path)))
 
