@@ -61,7 +61,7 @@ from spark_jobs.exporting.rows import Span
 from spark_jobs.replaying.catching_up import TIMEOUT_S, CatchUp, patiently
 from spark_jobs.replaying.epoch import Epoch
 from spark_jobs.replaying.on_spark import OnSpark, Tables
-from spark_jobs.replaying.splits import check_fits, end_of, span_of
+from spark_jobs.replaying.splits import check_begins, check_fits, end_of, span_of
 from spark_jobs.replaying.tasks import Replayed
 
 EPOCH_ENTRIES = 1_000_000
@@ -138,11 +138,12 @@ async def run_epoch(job: Job, until: Position | None = None) -> tuple[Position, 
     if job.admin is not None:
         await _exported_on(job, job.admin, plan)
     export = exported(job.log)
+    end = check_fits(plan, export, job.log, until)
     for _ in range(BEGIN_COUNT_MAX):
         replica = CatchUp(plan, job.place, job.scratch, export.begin, timeout_s=job.timeout_s)
         try:
             await patiently(replica.begin, job.timeout_s)
-            return await _epoch(job, plan, export, replica, until)
+            return await _epoch(job, plan, export, replica, end)
         except BeginAgain:
             continue
         finally:
@@ -163,10 +164,10 @@ async def _exported_on(job: Job, admin: Admin, plan: PipelinePlan) -> None:
 
 
 async def _epoch(
-    job: Job, plan: PipelinePlan, export: Export, replica: CatchUp, until: Position | None
+    job: Job, plan: PipelinePlan, export: Export, replica: CatchUp, until: Position
 ) -> tuple[Position, Position, int]:
     begin = replica.at
-    until = check_fits(plan, export, job.log, begin, until)
+    check_begins(plan, export, job.log, begin)
     end = end_of(export, begin, until, job.entries_max)
     if end <= begin:
         return begin, begin, 0

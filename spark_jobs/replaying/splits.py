@@ -54,22 +54,30 @@ def span_of(export: Export, place: Place, pipeline: Replayed, begin: Position, e
     return Span(Entries(pipeline, place.lend(), splits, begin, end), count, time_ms)
 
 
-def check_fits(plan: PipelinePlan, export: Export, place: Place, begin: Position, until: Position | None) -> Position:
-    """Check that an export is of the pipeline's source, from its checkpoint up to a position; that position.
+def check_fits(plan: PipelinePlan, export: Export, place: Place, until: Position | None) -> Position:
+    """Check that an export is of the pipeline's source, and reaches a position (None: what it has); that position.
 
     Raises:
-        Refused: it is not.
+        Refused: it is not, or does not.
     """
     source, found = plan.source_row().name, f"log/{export.log}/{export.row}"
     if source != found:
         raise Refused(
-            f"{place} has entries of {found}, and pipeline {plan.name} reads {source}; give the export of that"
-        )
-    if export.begin > begin:
-        raise Refused(
-            f"pipeline {plan.name}: its checkpoint stands at {begin}, and {place} begins at {export.begin}; export the "
-            "log from there on, or go on live"
+            f"{place} has entries of {found}, and pipeline {plan.name} reads {source}; give an export of that"
         )
     if until is not None and until > export.end:
         raise Refused(f"{place} ends at {export.end}, before {until}; export the log again, or give an earlier --until")
     return export.end if until is None else until
+
+
+def check_begins(plan: PipelinePlan, export: Export, place: Place, begin: Position) -> None:
+    """Check that an export begins at or before the checkpoint that stands.
+
+    Raises:
+        Refused: there is a hole between.
+    """
+    if export.begin > begin:
+        raise Refused(
+            f"pipeline {plan.name}: its checkpoint stands at {begin}, and {place} begins at {export.begin}; export the "
+            "log from there on to a new place, or go on live"
+        )

@@ -16,8 +16,9 @@ from outbox.errors import CorruptRecord, OutcomeUnknown, Refused
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.streams.export import export
 from outbox.ops.values.streams import ReadPipelines, ReadPipelineState
-from outbox.streams import OrderedLog, release
+from outbox.streams import GraphChanged, OrderedLog, Position, release
 from outbox.streams.log_places import Place, place_of
+from outbox.streams.pipeline.hand_over import hand_over
 from outbox.streams.pipeline.operators import Path as RecordPath
 from outbox.streams.pipeline.release import Release
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyStore, SimulatedCrash
@@ -137,3 +138,29 @@ async def test_entries_and_states_of_an_older_schema_are_read_and_all_states_are
             assert bytes(state.value) == b'{"count":%d}' % count
         (view,) = await EngineAdmin(live).ask(ReadPipelines("totals"))
         assert view.stands is not None and view.stands.parts == 1
+
+
+async def test_an_export_that_does_not_fit_is_refused_with_the_cure(tmp_path: Path) -> None:
+    async with Engine.in_memory() as live, Engine.in_memory() as state:
+        world = World(Here, tmp_path, 11, live)
+        await world.write(EVENTS)
+        end = await world.export()
+        job = world.job(place_of(state))
+        with pytest.raises(Refused, match=rf"log ends at {end}, before 999.0; export the log again, or give an"):
+            await catch_up(job, Position(999))
+        with pytest.raises(Refused, match=r"entries of log/events/0.0, and pipeline totals reads log/numbers/0.0"):
+            await catch_up(replace(job, name="tests.spark.drawn_pipelines:totals"))
+        assert await EngineAdmin(state).ask(ReadPipelines()) == []  # so nothing has begun
+        first, second, _ = sorted(file.name for file in (tmp_path / "log").iterdir())
+        (tmp_path / "log" / second).rename(tmp_path / second)
+        with pytest.raises(Refused, match="restore the file between them from a copy"):
+            await catch_up(job)
+        (tmp_path / second).rename(tmp_path / "log" / second)
+        assert (await catch_up(job, Position(1))).end == "1.0"
+        (tmp_path / "log" / first).unlink()
+        with pytest.raises(Refused, match=r"its checkpoint stands at 1.0, and .*log begins at .*; export the log from"):
+            await catch_up(job)
+        with pytest.raises(GraphChanged, match=r"give it version=2"):
+            await catch_up(replace(job, name="tests.spark.drawn_pipelines:seed12"))
+        with pytest.raises(Refused, match=r"there is nothing of pipeline totals to go on from"):
+            await hand_over(totals(place_of(live)).plan(), place_of(state), place_of(live))
