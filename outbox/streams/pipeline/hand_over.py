@@ -67,7 +67,7 @@ async def _check_source(plan: PipelinePlan, register: PipelineRegister, here: Pl
             f"pipeline {plan.name}: {row.name} ends at {end}.0 here, before the checkpoint at {c}; go on in the place "
             "whose log was exported"
         )
-    if floor.index > c.before + 1:
+    if floor.index > c.index:
         raise Trimmed(
             f"pipeline {plan.name}: {row.name} is trimmed here to {floor.index}.0, beyond {c} of the checkpoint"
         )
