@@ -10,9 +10,9 @@ asks of the Azure services and what the adapters cost beside the bare SDKs, `--o
 services a round trip away, `--only feed` a Spark feed, `--only streams` ordered logs and processors, `--only telemetry`
 what OpenTelemetry costs a message, `--only looks` for how long an operator's answers hold a host's event loop,
 `--only ledger` merges into a ledger of `consume`, `--only pipeline` a pipeline beside handlers and SQLite,
-`--only recovery` what a kill costs one.  Writes w1, log, folder, profile, scopes, history, azure, azure-latency, feed,
-streams, telemetry, looks, ledger, pipeline and recovery, those of what was chosen, into the folder, each as .json and
-.txt.
+`--only recovery` what a kill costs one, `--only catch-up` its history on Spark beside the local runner.  Writes w1,
+log, folder, profile, scopes, history, azure, azure-latency, feed, streams, telemetry, looks, ledger, pipeline, recovery
+and catch-up, those of what was chosen, into the folder, each as .json and .txt.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from benchmarks import (
     bench_azure,
+    bench_catch_up,
     bench_feed,
     bench_folder,
     bench_history,
@@ -56,10 +57,10 @@ SCRATCH = ROOT / "build"  # beside the sources, so on a real disk and not in mem
 SYSTEMS = ("benchmarks.peers.floor", *w1.SYSTEMS)
 PARTS = (
     "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed", "streams", "telemetry", "looks",
-    "ledger", "pipeline", "recovery",
+    "ledger", "pipeline", "recovery", "catch-up",
 )  # fmt: skip
 LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS, TELEMETRY, LOOKS, *_ = PARTS
-LEDGER, PIPELINE, RECOVERY = PARTS[-3:]
+LEDGER, PIPELINE, RECOVERY, CATCH_UP = PARTS[-4:]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -101,6 +102,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(bench_pipeline.publish(options.repeats, bench_pipeline.SECONDS, options.output))
     if RECOVERY in parts:
         print(bench_recovery.publish(bench_recovery.KILLS, bench_recovery.STATE_S, options.output))
+    if CATCH_UP in parts:
+        print(bench_catch_up.publish(bench_catch_up.ENTRIES, bench_catch_up.KEYS, options.output))
     if TELEMETRY in parts:
         print(bench_telemetry.publish(options.repeats, options.messages, options.output))
     return 0
