@@ -22,11 +22,12 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 if not __package__:  # run by its path, as spark-submit does
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -39,7 +40,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from outbox.engine.engine import Engine
-from outbox.errors import Refused
+from outbox.errors import OutcomeUnknown, Refused
 from outbox.ops.shared.loading import make_pipeline
 from outbox.ops.streams.command import BLOB_STATES
 from outbox.ops.streams.export import export
@@ -140,7 +141,8 @@ async def run_epoch(job: Job, until: Position | None = None) -> tuple[Position, 
     export = exported(job.log)
     end = check_fits(plan, export, job.log, until)
     for _ in range(BEGIN_COUNT_MAX):
-        replica = CatchUp(plan, job.place, job.scratch, export.begin, timeout_s=job.timeout_s)
+        scratch = job.scratch / uuid4().hex
+        replica = CatchUp(plan, job.place, scratch, export.begin, timeout_s=job.timeout_s)
         try:
             await patiently(replica.begin, job.timeout_s)
             return await _epoch(job, plan, export, replica, end)
@@ -148,6 +150,9 @@ async def run_epoch(job: Job, until: Position | None = None) -> tuple[Position, 
             continue
         finally:
             replica.end()
+            with suppress(Refused, OutcomeUnknown):  # they take room, and nobody reads them
+                for name in replica.files:
+                    await asyncio.to_thread(scratch.delete, name)
     raise Refused(f"pipeline {plan.name}: others make checkpoints all the time; run the same command again")
 
 

@@ -21,7 +21,7 @@ from outbox.streams.pipeline.operators import Frame, Operator, Record
 from outbox.streams.pipeline.plan import PipelinePlan
 from spark_jobs.common.places import Place
 from spark_jobs.replaying.on_spark import Tables
-from spark_jobs.replaying.rows import RECORD, SECTION, TICK, Batches, Stored, path_in
+from spark_jobs.replaying.rows import RECORD, SECTION, TICK, Batches, Stored, path_in, pieces_of
 from spark_jobs.replaying.tasks import Entries, Slots, Ticks, entries_at, read_entries, run_slots
 
 POSITIONS_AT_ONCE = 1_000
@@ -41,13 +41,15 @@ def read_parts(given: Parts, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     """The sections in the parts of these numbers."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            found, name = Batches(), given.files[number]
+            found, name, count = Batches(), given.files[number], 0
             data = given.place.read(name)
             if data is None:
                 raise CorruptRecord(f"{given.place / name} is missing; run the same command again")
             for line in data.split(b"\n") if data else ():
-                section = msgspec.json.decode(line, type=Section)
-                yield from found.add(Stored(section.operator, section.slot, SECTION, number, 0, value=line))
+                for piece_number, piece in enumerate(pieces_of(msgspec.json.decode(line, type=Section)), count):
+                    value = msgspec.json.encode(piece)
+                    yield from found.add(Stored(piece.operator, piece.slot, SECTION, number, piece_number, value=value))
+                    count = piece_number + 1
             yield from found.rest()
 
 

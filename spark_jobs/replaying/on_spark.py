@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from outbox.streams.pipeline.states import SLOTS
-from spark_jobs.replaying.rows import ROWS, TICK, Stored
+from spark_jobs.replaying.rows import BATCH_COUNT, ROWS, TICK, Stored
 
 T = TypeVar("T")
 ORDER = ("cell", "entry", "path")
@@ -56,6 +56,7 @@ class OnSpark:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", f"{BATCH_COUNT}")
         self._kept: list[DataFrame] = []
 
     def numbered(self, count: int, work: Work) -> DataFrame:

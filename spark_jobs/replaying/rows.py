@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from outbox.errors import CorruptRecord
 from outbox.streams.cells import Position
+from outbox.streams.pipeline.checkpoint import Section
 from outbox.streams.pipeline.operators import Path
 from spark_jobs.reading.arrow import binary_column, integer_column, text_column
 
@@ -24,7 +25,9 @@ ROWS = (
 )
 SECTION, RECORD, TICK = 0, 1, 2
 """Kinds of rows: a section of a part, a record, and a position at which the time has risen."""
-BATCH_COUNT, BATCH_BYTES = 10_000, 16 << 20
+BATCH_COUNT, BATCH_BYTES = 1_000, 16 << 20
+SECTION_BYTES = 256 << 10
+"""The bytes of states in one row, so that a batch of `BATCH_COUNT` rows fits into memory wherever Spark makes it."""
 INT, TEXT = b"\x01", b"\x02"
 _int = struct.Struct(">Q")
 SIGN = 1 << 63
@@ -33,7 +36,7 @@ SIGN = 1 << 63
 class Stored(NamedTuple):
     """A row.
 
-    Of a section `cell` is the number of its part; a tick has neither path nor value.
+    Of a section `cell` is the number of its part and `entry` that of a piece; a tick has neither path nor value.
     """
 
     target: str
@@ -125,6 +128,17 @@ def path_in(data: bytes) -> Path:
     return tuple(found)
 
 
-def raws_in(values: list[bytes]) -> list[msgspec.Raw]:
-    """Values as logs store them."""
-    return [msgspec.Raw(value) for value in values]
+def pieces_of(section: Section) -> Iterator[Section]:
+    """A section in pieces of few bytes; a state is never cut."""
+    states, changes, size_bytes = dict[str, msgspec.Raw](), dict[str, msgspec.Raw](), 0
+    for into, found in ((states, section.states), (changes, section.changes)):
+        for key, raw in found.items():
+            if size_bytes >= SECTION_BYTES:
+                yield msgspec.structs.replace(section, states={**states}, changes={**changes})
+                states.clear()
+                changes.clear()
+                size_bytes = 0
+            into[key] = raw
+            size_bytes += len(memoryview(raw)) + len(key)
+    if states or changes:
+        yield msgspec.structs.replace(section, states=states, changes=changes)

@@ -32,7 +32,7 @@ from outbox.streams.pipeline.plan import GraphChanged, PipelinePlan
 from outbox.streams.pipeline.worker import plan_of
 from outbox.streams.plan import REFUSED
 from spark_jobs.common.places import Place
-from spark_jobs.replaying.rows import RECORD, SECTION, TICK, Batches, Stored, path_in, rows_in, stored_path
+from spark_jobs.replaying.rows import RECORD, SECTION, TICK, Batches, Stored, path_in, pieces_of, rows_in, stored_path
 
 FRAME_COUNT = 1_000
 """The records of a frame: the fewer the less a task holds, and more at once are not cheaper."""
@@ -119,8 +119,9 @@ class Outgoing:
 
     def section(self, section: Section) -> Iterator[pa.RecordBatch]:
         """The saved states of a slot."""
-        data = msgspec.json.encode(section)
-        yield from self._batches.add(Stored(section.operator, section.slot, SECTION, -1, 0, value=data))
+        for number, piece in enumerate(pieces_of(section)):
+            row = Stored(piece.operator, piece.slot, SECTION, 0, number, value=msgspec.json.encode(piece))
+            yield from self._batches.add(row)
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """The last batch."""

@@ -39,6 +39,7 @@ def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames, batches and parts that are full after a few records."""
     monkeypatch.setattr(tasks, "FRAME_COUNT", 3)
     monkeypatch.setattr(rows, "BATCH_COUNT", 5)
+    monkeypatch.setattr(rows, "SECTION_BYTES", 60)
     monkeypatch.setattr(epoch, "POSITIONS_AT_ONCE", 4)
     monkeypatch.setattr(catching_up, "PART_BYTES", 300)
     monkeypatch.setattr(catching_up, "PARTS_MAX", 3)
@@ -65,6 +66,7 @@ async def test_drawn_pipelines_make_the_same(tmp_path: Path, seed: int) -> None:
         assert await stored(Drawn(seed, state)) == await stored(world.made)
         report = await catch_up(world.job(place_of(state)))
         assert (report.begin, report.entries, report.epochs) == (str(end), 0, 0)
+        assert not [*Folder(tmp_path / "scratch").list()]
 
 
 @pytest.mark.parametrize("given", [release.in_order(), release.by_epoch()], ids=lambda given: given.name)
