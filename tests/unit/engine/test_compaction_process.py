@@ -179,6 +179,21 @@ async def test_a_host_takes_over_what_a_job_wrote_and_reads_it_elsewhere(
         assert held(engine) == list(range(COUNT + 1))
 
 
+async def test_a_host_that_closes_ends_the_look_at_what_a_job_wrote(
+    disk_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = disk_path / "data"
+    slow = "import sys, os, time; open(sys.argv[2] + '/pid', 'w').write(f'{os.getpid()}.'); time.sleep(60)"
+    monkeypatch.setattr(hosting, "_ADOPT_TICKS", 1)
+    async with filled(folder) as engine:
+        assert engine.log is not None and engine.log.seal()
+        snapshot.compact_sealed(FolderDisk(folder))
+        monkeypatch.setattr(compaction_process, "_START", slow)
+        await until(lambda: (folder / "pid").exists() and (folder / "pid").read_text().endswith("."))
+    with pytest.raises(ProcessLookupError):
+        await until(lambda: os.kill(int((folder / "pid").read_text()[:-1]), 0), within_s=5)
+
+
 async def test_a_host_retires_nothing_behind_a_jobs_snapshot_that_does_not_read_back(
     disk_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from outbox.engine.backend.apart import EngineBus
-from outbox.engine.backend.journal import EngineJournal
+from outbox.engine.backend.journal import SUSPECT_EVERY, EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
 from outbox.engine.state.tasks import pack_token
@@ -189,6 +189,17 @@ def test_a_token_of_another_size_locks_nothing(size_bytes: int) -> None:
         at.engine.broker.settle(bytes(size_bytes), Settlement.COMPLETE)
     with pytest.raises(LockLost):
         at.engine.sessions.release((at.session.token + b"x")[:size_bytes])
+
+
+async def test_a_suspect_has_its_turn_beside_a_stream_of_others() -> None:
+    at, found = Locked(), list[str]()
+    at.clock.seconds += LOCK_S
+    at.engine.tick()
+    at.engine.broker.send("q", [Message(body=b"", outbox_id="other") for _ in range(9)])
+    journal = EngineJournal(at.engine.core, at.engine.broker)
+    for _ in range(SUSPECT_EVERY):
+        found += [delivery.message.outbox_id for delivery in await journal.claim(["q"], count_max=1, wait_s=0)]
+    assert found == ["other"] * (SUSPECT_EVERY - 1) + ["1"]
 
 
 def test_of_the_suspects_of_several_queues_the_least_is_taken_and_locked() -> None:

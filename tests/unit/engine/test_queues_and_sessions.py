@@ -202,6 +202,10 @@ def test_what_is_sent_when_its_window_ends_is_answered_as_the_new_message_that_i
         clock.seconds = START_S + at_s
         sent += engine.broker.send("q", [Message(body=b"1", message_id="1")])
     assert sent == [1, 0, 2] and len(engine.broker.peek("q", 0, 9)) == 2
+    for at_s, count in ((11, 4), (30, 1)):  # those whose window is over are forgotten together
+        clock.seconds = START_S + at_s
+        engine.broker.send("q", [Message(body=b"1", message_id=f"{at_s}-{n}") for n in range(4 - at_s // 10)])
+        assert len(engine.broker.queue("q").seen) == count
 
 
 def test_a_message_that_is_twice_in_one_sending_is_taken_once(clock: VirtualClock) -> None:
@@ -327,6 +331,9 @@ async def test_who_waits_is_woken_when_a_message_is_due(plain: Engine, clock: Vi
     clock.seconds += 1
     plain.tick()
     assert await asyncio.wait_for(waiting, 5)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(plain.broker.wait_any(["q/$DeadLetterQueue"], 60), 0.01)
+    assert not plain.broker._watchers, "of what was broken off as well"
 
 
 def test_a_scheduled_message_that_is_cancelled_takes_its_own_copies_with_it_and_no_equal_one(

@@ -252,6 +252,28 @@ async def test_dead_letters_of_several_queues_are_discarded_in_their_own() -> No
     assert asked == [("a", [0, 1]), ("b", [2, 3]), ("a", [4])] and (moved.count, moved.left) == (5, 0)
 
 
+async def test_more_than_a_batch_are_found_known_and_discarded_in_several(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = list[int]()
+
+    class Noting:
+        async def ask(self, asked: Any) -> Any:
+            sizes.extend([len(asked.sequences)] if isinstance(asked, DiscardSome) else [])
+            return await admin.ask(asked)
+
+    monkeypatch.setattr(dead_letters, "BATCH_COUNT_MAX", 2)
+    found, noting = await found_in(admin, ["orders", "refunds"], DeadLetterFilter()), cast("Admin", Noting())
+    relapses = dead_letters._Relapses(admin)
+    await relapses.know(found)
+    for letter in found:
+        relapses.watch(letter.queue, letter.id)
+    assert len(relapses._known) == len(found) == 7 and len(relapses._watched) == 2
+    for some, a_second in ((found[:3], 1_000.0), (found[2:], None)):  # one of them is gone by then
+        await dead_letters.discard_all(noting, some, a_second=a_second)
+    assert sizes == [2, 1, 2, 1, 2] and await ids(admin, "orders", "refunds") == []
+
+
 async def test_what_went_wrong_alike_is_one_group(admin: Admin) -> None:
     groups = grouped(await found_in(admin, ["orders", "refunds"], DeadLetterFilter()))
     assert [(g.queue, g.reason, g.error, g.count) for g in groups[:1]] == [("orders", "failed", "ConnectionError", 3)]

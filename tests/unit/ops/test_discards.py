@@ -131,7 +131,8 @@ async def test_it_is_gone_when_its_time_is_over_or_for_good_at_once(site: Site) 
     assert await site.ids() == []
 
 
-async def test_all_are_discarded_and_restored_together(site: Site) -> None:
+async def test_all_are_discarded_and_restored_together(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.ops.dead_letters.engine.MOVED_COUNT", 2)
     await site.handle("a1", "b2", "c3")
     assert (await site.admin.ask(Discard("orders", None))).count == 3
     assert (await site.ids(), await site.kept()) == ([], ["a1", "b2", "c3"])

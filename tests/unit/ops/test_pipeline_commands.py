@@ -369,7 +369,11 @@ async def turn_back(engine: Engine) -> None:
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-async def test_an_audit_finds_what_is_wrong(damage: Callable[[Engine], Awaitable[None]], finding: str) -> None:
+@pytest.mark.parametrize("at_once", [1, 16])
+async def test_an_audit_finds_what_is_wrong(
+    damage: Callable[[Engine], Awaitable[None]], finding: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox.ops.streams.pipelines.BUNDLES_READ", at_once)
     async with Engine.in_memory() as engine:
         made, admin = Counting(engine), EngineAdmin(engine)
         replica = made.replica()

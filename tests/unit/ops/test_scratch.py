@@ -75,9 +75,10 @@ def test_what_was_packed_goes_with_its_folder(is_ours: bool, tmp_path: Path) -> 
     left.mkdir()
     (left / "backup.json").write_text("{}")
     left.with_suffix(".tar.tmp").write_bytes(b"half")
+    before = len(names(Path("/dev/fd")))
     with scratch(tmp_path / "kept"):
         pass
-    assert names(tmp_path) == []
+    assert names(tmp_path) == [] and len(names(Path("/dev/fd"))) == before
 
 
 def ended() -> int:

@@ -253,6 +253,24 @@ def test_a_line_is_written_only_over_what_it_was_exported_from(
     assert judged(asked, "Sum:a", value, found).outcome == outcome
 
 
+def test_a_file_of_states_is_cut_into_batches_within_both_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        b'{"type":"A","key":%d,"version":"1","schema":1,"value":"%s"}\n' % (n, b"x" * (n * 10)) for n in range(1, 9)
+    ]
+    (file := tmp_path / "states.jsonl").write_bytes(b"".join(lines))
+    monkeypatch.setattr(state_commands, "LINES_COUNT_MAX", 3)
+    monkeypatch.setattr(state_commands, "BATCH_BYTES_MAX", len(lines[5]) + len(lines[4]))
+    with file.open("rb") as opened:
+        assert [[line.key for line in batch] for batch in state_commands.batches(opened, file)] == [
+            [1, 2], [3, 4], [5, 6], [7], [8]
+        ]  # fmt: skip
+    monkeypatch.setattr(state_commands, "BATCH_BYTES_MAX", 10_000)
+    with file.open("rb") as opened:
+        assert [len(batch) for batch in state_commands.batches(opened, file)] == [3, 3, 2]
+
+
 async def test_what_is_imported_has_the_schema_of_its_line_and_a_full_engine_takes_none(bank: Any) -> None:
     await bank.pay("ann", 5)
     admin = EngineAdmin(bank.engine)

@@ -221,13 +221,29 @@ async def test_on_a_bus_an_id_is_found_behind_many_that_begin_so(
     assert bus.done == [9]
 
 
-async def test_on_a_bus_a_page_by_due_time_begins_behind_a_message_that_is_there(engine: Engine) -> None:
+async def test_on_a_bus_a_page_by_due_time_begins_behind_a_message_that_is_there(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bus = Bus(later(1, "m1"), later(4, "m4"), later(3, "m3"))
     admin = over(engine, bus)
     found = await admin.ask(Peek("q", 1, 1, "scheduled", by_due=True))
     assert ([view.id for view in found.messages], found.more) == (["m3"], 3)
     with pytest.raises(Refused, match="message 2 of q is not scheduled any more"):
         await admin.ask(Peek("q", 2, 1, "scheduled", by_due=True))
+
+    async def one_by_one(queue: str, *, after: int, **more: Any) -> tuple[list[HeldMessage], int]:
+        some = sorted((await bus.peek(queue, after=after, **more))[0], key=lambda held: held.sequence)
+        return some[:1], some[0].sequence if len(some) > 1 else 0
+
+    admin = store_admin(engine, peek=one_by_one)
+    assert [view.id for view in (await admin.ask(Peek("q", 0, 9, "scheduled", by_due=True))).messages] == [
+        "m1",
+        "m3",
+        "m4",
+    ]
+    monkeypatch.setattr("outbox.ops.messages.store.LOOKS_MAX", 2)
+    with pytest.raises(Refused, match="holds too many messages"):
+        await admin.ask(Peek("q", 0, 9, "scheduled", by_due=True))
 
 
 @pytest.mark.parametrize("paused", [True, False])

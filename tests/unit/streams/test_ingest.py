@@ -333,6 +333,20 @@ async def test_an_ingest_that_runs_takes_in_what_comes(site: Site) -> None:
     assert sorted(found) == ["a", "b"]
 
 
+async def test_the_floor_learns_every_so_many_commits_where_a_busy_ingest_is(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox.streams.ingest.REPORT_EVERY", 2)
+    ingest, seen = site.ingest(), list[int]()
+    await ingest.open()
+    [row] = ingest.rows()["pages/0"].values()
+    for n in range(6):
+        await site.send(f"m{n}")
+        await ingest.turn(wait_s=0)
+        seen += (await row.row.horizon.read()).writers.values()
+    assert seen == [0, 1, 1, 3, 3, 5]
+
+
 class Limited:
     """A store that holds so much, in a partition or in a document."""
 

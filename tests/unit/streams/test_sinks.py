@@ -24,7 +24,7 @@ from outbox.ports import Create, Delete, DocumentKey, Replace, Write
 from outbox.streams import Entry, OrderedLog, Position, StoreSink, TransactionalSink
 from outbox.streams.processor import ERRORS_SAID
 from outbox.streams.register import last_cell
-from outbox.streams.sinks import LOOK_COUNT
+from outbox.streams.sinks import LOOK_COUNT, SinkLoop
 from tests.unit.streams.making import ANY_AGE, Counting, fill, made, put_raw
 from tests.unit.waiting import until
 
@@ -220,6 +220,19 @@ async def test_a_sink_that_has_ended_leaves_no_connection_and_no_thread(engine: 
         assert open_count == 1
     await until(lambda: not open_count)
     await until(lambda: gc.collect() >= 0 and not own.is_alive())
+
+
+async def test_the_floor_learns_every_so_many_steps_where_a_busy_sink_is(
+    engine: Engine, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox.streams.sinks.REPORT_EVERY", 2)
+    log, seen = made("numbers", engine, int), list[int]()
+    await fill(log, *range(6))
+    loop = SinkLoop(sink(log, file, batch_max=1)._steps, 1.0)
+    for _ in range(5):
+        await loop.turn()
+        seen += (await loop._sink.row.horizon.read()).readers.values()
+    assert seen == [0, 2, 2, 4, 4]
 
 
 class CommitsAndFails(sqlite3.Connection):

@@ -17,7 +17,7 @@ from outbox.engine.entities import QueueSettings
 from outbox.engine.log.records import DocWrite, Modify
 from outbox.engine.state.documents import STATES
 from outbox.lineage import state_id
-from outbox.ops.shared.control_file import is_held
+from outbox.ops.shared.control_file import is_held, is_wanted
 from tests.commands import started
 from tests.wire.cli.test_host import TIMEOUT_S, Shell
 
@@ -82,6 +82,7 @@ def test_what_a_killed_host_left_is_no_other_host_while_a_command_has_the_log(sh
     export = begun(shell, "state", "export", "Account")
     (shell.folder / "bank.data" / "control.json").write_bytes(left)  # which the command removes once the log is open
     shell.run()
+    assert not is_wanted(shell.folder / "bank.data")
     out, err = export.communicate(timeout=TIMEOUT_S)
     assert (export.returncode, len(out.splitlines())) == (0, STATE_COUNT), err
 
