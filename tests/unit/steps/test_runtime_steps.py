@@ -67,6 +67,7 @@ from outbox.runtime.delivery.waiting import WaitingRecords, waiting_commit
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.failures.failure_counts import FailureCounts
 from outbox.runtime.failures.failure_log import FailureLog
+from outbox.runtime.gather import side_by_side
 from outbox.runtime.http.attempts import IdempotencyKeys
 from outbox.runtime.http.requests import DIGIT_COUNT_MAX, read_body, write_body
 from outbox.runtime.http.responses import RequestLog
@@ -605,6 +606,20 @@ async def test_requests_of_one_lane_take_turns_and_an_empty_lane_is_forgotten() 
     assert most == [1, 1, 1]
     await asyncio.gather(request("a"), request("b"), request(None), request(None))
     assert max(most) == 4 and not turns._lanes
+
+
+async def test_a_question_is_put_to_so_many_queues_at_once() -> None:
+    asked = list[int]()
+
+    async def ask(number: int) -> int:
+        asked.append(number)
+        await asyncio.sleep(0)
+        most.append(len(asked))
+        asked.remove(number)
+        return number
+
+    most = list[int]()
+    assert await side_by_side(range(20), ask) == list(range(20)) and max(most) == 8
 
 
 async def test_so_many_waiting_messages_are_known_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

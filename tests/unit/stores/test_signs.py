@@ -179,9 +179,14 @@ async def test_signs_of_several_processes_are_put_together(engine: Engine) -> No
 
     async with Worker(asked(), NarrowEngine(engine, "partition")):
         pass
-    for number, sizes in enumerate(({"Held:a": 70_000, "Held:b": 80_000}, {"Held:a": 75_000})):
+    given = (
+        ({"Held:a": 70_000, "Held:b": 80_000}, 150_000),
+        ({"Held:a": 75_000}, 150_000),
+        ({"Held:c": 90_000}, 250_000),
+    )
+    for number, (sizes, ago_ms) in enumerate(given):  # of the last one more than three minutes ago
         at = At(engine)
-        at.now_ms, at.large = engine.now_ms() - 150_000, sizes
+        at.now_ms, at.large = engine.now_ms() - ago_ms, sizes
         at.signs = SignsOfLife(
             "asked", ["ASKS"], at.store, now_ms=lambda at=at: at.now_ms, counts=at.counts,  # type: ignore[misc]
             large=lambda above_bytes, count_max, at=at: at.large,  # type: ignore[misc]

@@ -87,6 +87,15 @@ async def test_the_end_of_a_run_makes_a_checkpoint(replicas: int) -> None:
     assert replica.at == Position(3)
 
 
+async def test_the_end_of_a_run_waits_so_long_for_its_checkpoint_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "END_S", 0.01)
+    monkeypatch.setattr(PipelineReplica, "checkpoint", lambda self: asyncio.sleep(60))
+    made = Counting(Engine.in_memory())
+    await made.write("a")
+    async with asyncio.timeout(5), made.pipeline.run(made.engine) as run:
+        await run.until(Position(1))
+
+
 async def test_an_answer_never_speaks_of_less_than_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     made, go, turned = Counting(Engine.in_memory()), asyncio.Event(), PipelineReplica.turn
     count = made.pipeline.plan().operators[1]
