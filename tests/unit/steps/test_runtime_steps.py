@@ -138,11 +138,11 @@ async def test_the_pause_before_a_release_grows_until_something_is_committed(mon
         paused.append(seconds)
 
     rests = RetryBackoff(Backoff(at_once, pause=pause), lambda: NOW_MS)
-    for _ in range(3):
+    for _ in range(8):
         await rests.cool_down(delivery(), OutcomeUnknown("no answer"))
     rests.reset()
     await rests.cool_down(delivery(), OutcomeUnknown("no answer"))
-    assert paused == [0.25, 0.5, 1.0, 0.25]
+    assert paused == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 0.25]
 
 
 def settlement(

@@ -14,6 +14,7 @@ from azure.cosmos.aio import CosmosClient
 from msgspec.structs import replace
 
 from outbox import App, Client, Reject, Retries, Worker, azure
+from outbox.azure.blobs.account import BlobAccount
 from outbox.azure.cosmos import account as cosmos_account
 from outbox.azure.cosmos.containers import ContainerSpec
 from outbox.azure.servicebus.bus import ServiceBusBus
@@ -123,6 +124,7 @@ async def test_no_key_is_logged_or_shown_when_nothing_answers(caplog: pytest.Log
                 await call
             told += f"{caught.value!r} {caught.value}"
     assert KEY not in told + caplog.text
+    assert [part._client for part in backend._closing if isinstance(part, BlobAccount)] == [None], "it is closed"
 
 
 def test_what_is_no_address_and_no_connection_string_is_refused_without_telling_it() -> None:
