@@ -2,7 +2,7 @@
 
     python -m benchmarks.bench_recovery [--kills 10] [--state-s 60] [--output FOLDER]
 
-Two replicas, each a process, run the inverted index over Blob Storage (the emulator, a process too); pages come 20 a
+Two replicas, each a process, run the inverted index over Blob Storage (the emulator, a process too); pages come 10 a
 second, and a reader follows the changes.  For so many kills every three seconds, then as long without: each page's time
 from its append to the last of its changes, in the second before and the two behind a kill, beside all without.  Whoever
 was killed is replaced a second later.
@@ -35,7 +35,7 @@ from outbox_bench import report
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRATCH, PUBLISHED = ROOT / "build", ROOT / "docs" / "benchmarks"
-RATE, FOLDER_RATE, KILL_EVERY_S, REPLACED_S = 20.0, 50.0, 3.0, 1.0
+RATE, FOLDER_RATE, KILL_EVERY_S, REPLACED_S = 10.0, 50.0, 3.0, 1.0
 WITHIN_S = 120.0
 BEFORE_S, BEHIND_S = 1.0, 2.0
 POLL_S = 0.005

@@ -18,6 +18,29 @@ T = TypeVar("T")
 CELLS_MAX = 64
 BYTES_MAX = 8 << 20
 """The bytes of entries that are read together, if the next ones are as large as the last."""
+ENTRIES_FIRST, ENTRIES_MAX = 16, 1_024
+OUTPUTS_WANTED, FRAME_MS_MAX = 512, 50
+"""The outputs of a frame from which on more entries are not cheaper, and how long others may wait."""
+
+
+class FrameRoom:
+    """How many entries of a backlog go through a pipeline at once: what comes behind them waits so long.
+
+    Behind a full frame that put out little the next has twice as many, because what is written together costs one
+    flush.
+    """
+
+    def __init__(self, count: int | None) -> None:
+        """Take a count that stays, or none."""
+        self.count, self._most = (count, count) if count else (ENTRIES_FIRST, ENTRIES_MAX)
+
+    def adapt(self, count: int, output_count: int, took_ms: int) -> None:
+        """Take more or fewer the next time, by the outputs of `count` entries now, and how long they took."""
+        is_much = output_count > OUTPUTS_WANTED or took_ms > FRAME_MS_MAX
+        if is_much or count < self.count // 2:
+            self.count = max(self.count // 2, min(ENTRIES_FIRST, self._most))
+        elif count == self.count and 2 * took_ms <= FRAME_MS_MAX:
+            self.count = min(2 * self.count, self._most)
 
 
 class ReadAhead:

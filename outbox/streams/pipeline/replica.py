@@ -54,16 +54,11 @@ from outbox.streams.pipeline.operators import Frame, Record
 from outbox.streams.pipeline.plan import GraphChanged, PipelinePlan
 from outbox.streams.pipeline.tasks import STATES_AT_ONCE, BeginAgain, LocalTasks
 from outbox.streams.pipeline.workers import Workers, WorkerTasks
-from outbox.streams.read_ahead import ReadAhead
+from outbox.streams.read_ahead import FrameRoom, ReadAhead
 from outbox.streams.register import Kept, RegisterCell
 from outbox.streams.row import Row
 from outbox.streams.values import whole
 
-ENTRIES_FIRST, ENTRIES_MAX = 16, 1_024
-"""The entries of a frame: what comes behind it waits so long.  Behind a full one that put out little it has twice as
-many, because what is written together costs one flush."""
-OUTPUTS_WANTED, FRAME_MS_MAX = 512, 50
-"""The outputs of a frame from which on more entries are not cheaper, and how long others may wait."""
 EPOCH_CELLS_MAX = 4_096
 """The cells of the source whose outputs wait for a checkpoint, at most: then one is made at once."""
 AT_FIRST = 4
@@ -127,8 +122,7 @@ class PipelineReplica:
         """Take the parts; a frame has `entries_max` entries at most, and goes through `workers` if there are any."""
         self.plan = plan
         self._who = f"{PIPELINE}{plan.name}"
-        self._room, self._room_max = (entries_max,) * 2 if entries_max else (ENTRIES_FIRST, ENTRIES_MAX)
-        """The entries that the next frame may have, and any."""
+        self._room = FrameRoom(entries_max)
         self._output_count = 0
         self.place = place
         self.register = RegisterCell(place.store, f"pipeline/{plan.name}", PipelineRegister, new_id=place.new_id)
@@ -146,7 +140,7 @@ class PipelineReplica:
         self._checkpoints = asyncio.Lock()
         self._releases = asyncio.Lock()
         self._source: Row[Any] = plan.source_row()
-        self._ahead = ReadAhead(min(self._room, AT_FIRST))
+        self._ahead = ReadAhead(min(self._room.count, AT_FIRST))
         self._saves_all = False
         """Whether the next checkpoint saves all states, because some were loaded from an older schema."""
         self._handled_count = 0
@@ -277,7 +271,7 @@ class PipelineReplica:
         if self.at.index - self._gate.index >= EPOCH_CELLS_MAX:
             await self.checkpoint()
         try:
-            entries, at = await self._ahead.entries(self._source, self.at, self._room)
+            entries, at = await self._ahead.entries(self._source, self.at, self._room.count)
         except Trimmed:
             await self._check_current()
             raise
@@ -292,20 +286,12 @@ class PipelineReplica:
             records.append((entry.position, (), self.time_ms, entry.value))
         self.at, self._output_count, began_ms = at, 0, self.place.now_ms()
         await self.tasks.feed(Frame(records, at, ticks), [entry.id for entry in entries])
-        self._adapt(len(entries), self.place.now_ms() - began_ms)
+        self._room.adapt(len(entries), self._output_count, self.place.now_ms() - began_ms)
         self.fed.set()
         if self.plan.release.claims:
             await self.checkpoint()
         await self.release()
         return True
-
-    def _adapt(self, count: int, took_ms: int) -> None:
-        """Take more or fewer entries the next time, by what as many made now, and how long they took."""
-        is_much = self._output_count > OUTPUTS_WANTED or took_ms > FRAME_MS_MAX
-        if is_much or count < self._room // 2:
-            self._room = max(self._room // 2, min(ENTRIES_FIRST, self._room_max))
-        elif count == self._room and 2 * took_ms <= FRAME_MS_MAX:
-            self._room = min(2 * self._room, self._room_max)
 
     def _deliver(self, sink: str, frame: Frame, is_stored: bool) -> None:
         self._output_count += len(frame.records)
