@@ -21,7 +21,7 @@ FIRST = "tests/simulation/test_direct_mutants.py"
 """What takes a process longest; it goes in front of all others."""
 SESSION_NAMES = (
     "lakes consume following feed watching reconcile_screens reconcile reconcile_inputs quarantines sweep "
-    "spark_identity spark_ids spark_tasks inputs_on_spark ledger class_archive"
+    "spark_identity spark_ids spark_tasks inputs_on_spark ledger pipelines_on_spark class_archive"
 )
 ONE_SESSION = tuple(f"tests/spark/test_{name}.py" for name in SESSION_NAMES.split())
 """A Spark session takes twenty CPU seconds until it is warm: these run in one process, one after the other."""

@@ -12,7 +12,7 @@ import pytest
 
 from outbox.emulator.bus.entities_file import parse_entities
 from outbox.ops.cli.parser import make_parser
-from spark_jobs import consume, feed, package, reconcile, submit, sweep, take_over
+from spark_jobs import consume, feed, package, pipeline, reconcile, submit, sweep, take_over
 from tests.docs.blocks import ROOT
 from tests.docs.figures import TABLES, Table
 
@@ -127,7 +127,7 @@ def beside(path: str) -> bool:
 def test_every_command_that_a_page_shows_has_these_options(page: Path) -> None:
     jobs = {
         f"spark_jobs.{job.__name__.rpartition('.')[2]}": job.parser
-        for job in (consume, feed, package, reconcile, submit, sweep, take_over)
+        for job in (consume, feed, package, pipeline, reconcile, submit, sweep, take_over)
     }
     for block in _BLOCK.findall(page.read_text()):
         for text in _COMMAND.findall(block) if block.startswith(("```sh", "```console")) else ():
