@@ -13,6 +13,7 @@ from function_app.settings import connect, read
 from outbox import azure
 from outbox.azure.blobs import AzureBlobStore
 from outbox.azure.connecting import AzureBackend
+from outbox.azure.cosmos.account import CosmosAccount
 from outbox.errors import Refused
 from outbox.ports import NoBlobs
 from outbox.runtime.commit.sweeper import GRACE_S
@@ -39,6 +40,11 @@ def test_the_example_has_all_that_is_needed_and_reads_as_a_backend() -> None:
     backend = connect(LOCAL)
     assert isinstance(backend, AzureBackend) and isinstance(backend.blobs, AzureBlobStore)
     assert isinstance(connect(LOCAL | {"OUTBOX_BLOBS": ""}).ports().blobs, NoBlobs)
+    for given, name in (({}, "bank"), ({"OUTBOX_DATABASE": ""}, "bank"), ({"OUTBOX_DATABASE": "shop"}, "shop")):
+        backend = connect(LOCAL | given)
+        assert isinstance(backend, AzureBackend)
+        accounts = [part for part in backend._closing if isinstance(part, CosmosAccount)]
+        assert [account.database for account in accounts] == [name]
     assert LOCAL["OUTBOX_COSMOS"].split("AccountKey=")[1] not in repr(backend) + repr(read(LOCAL))
 
 

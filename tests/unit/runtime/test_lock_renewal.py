@@ -83,23 +83,30 @@ async def test_a_worker_looks_at_locks_as_often_as_the_newest_of_a_queue_needs()
         assert worker._shortest_ms > 50_000
 
 
-@pytest.mark.parametrize("is_settled", [True, False])
+@pytest.mark.parametrize(("is_settled", "comes_again"), [(True, False), (True, True), (False, False)])
 async def test_what_is_settled_while_its_lock_is_renewed_is_held_no_more(
-    is_settled: bool, monkeypatch: pytest.MonkeyPatch
+    is_settled: bool, comes_again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Engine.in_memory() as engine, Worker(application([]), engine) as worker:
         [group], now_ms = worker._claim_groups, engine.now_ms()
         held = Delivery("slow", 1, Message(body=b""), 0, now_ms, now_ms + 60_000)
         worker._note(group, [held])
         group.in_flight[1] = msgspec.structs.replace(held, locked_until_ms=now_ms)
+        again = Delivery("slow", 1, Message(body=b""), 1, now_ms, now_ms + 70_000)
 
         async def renew(deliveries: Sequence[Delivery]) -> int:
             if is_settled:
                 worker._settled(deliveries)
+            if comes_again:
+                worker._note(group, [again])
             return len(deliveries)
 
         monkeypatch.setattr(worker._intake, "renew", renew)
         await worker._renew_due(group)
+        if comes_again:
+            assert group.in_flight == {1: again}
+            group.in_flight.clear()
+            return
         assert [found.locked_until_ms >= now_ms + 60_000 for found in group.in_flight.values()] == [True] * (
             not is_settled
         )

@@ -467,6 +467,25 @@ async def test_a_request_on_its_way_makes_no_room() -> None:
             client.writer.close()
 
 
+async def test_an_answer_that_is_being_read_makes_no_room() -> None:
+    async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0, connection_count_max=2) as emulator:
+        place = Place(emulator)
+        await with_container(emulator)
+        await until(lambda: not place.inside)
+        large = await _with_large_items(place, 2)
+        slow = await place.open()
+        slow.stop_reading()
+        slow.writer.write(large)
+        await until(
+            lambda: {one.phase for one in place.inside} == {Phase.IDLE} and place.http._connections.unread_bytes
+        )
+        await place.open()
+        assert (await ask(emulator, ROOT))[0] == 200
+        slow.writer.transport.resume_reading()  # type: ignore[attr-defined]  # asyncio's own has it
+        status, body = await slow.answer()
+        assert status == 200 and len(body) > 1_000_000
+
+
 # Loading
 
 
