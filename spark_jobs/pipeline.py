@@ -57,7 +57,7 @@ from outbox.streams.register import RegisterCell
 from spark_jobs.common.arguments import Say, add_common, ended, silent, start, to_stderr
 from spark_jobs.common.places import Place, place_of
 from spark_jobs.common.until import Until, asked_by_signal, never
-from spark_jobs.exporting.files import BEGIN, Export, Files, exported
+from spark_jobs.exporting.files import BEGIN, Export, Files, exported, listed
 from spark_jobs.exporting.rows import Span
 from spark_jobs.replaying.catching_up import TIMEOUT_S, CatchUp, patiently
 from spark_jobs.replaying.epoch import Epoch
@@ -136,9 +136,7 @@ async def run_epoch(job: Job, until: Position | None = None) -> tuple[Position, 
         OperatorFailed, NotDeterministic, GraphChanged, Superseded: as a live replica.
     """
     plan = job.plan()
-    if job.admin is not None:
-        await _exported_on(job, job.admin, plan)
-    export = exported(job.log)
+    export = await _export_of(job, plan)
     end = check_fits(plan, export, job.log, until)
     for _ in range(BEGIN_COUNT_MAX):
         scratch = job.scratch / uuid4().hex
@@ -156,16 +154,21 @@ async def run_epoch(job: Job, until: Position | None = None) -> tuple[Position, 
     raise Refused(f"pipeline {plan.name}: others make checkpoints all the time; run the same command again")
 
 
-async def _exported_on(job: Job, admin: Admin, plan: PipelinePlan) -> None:
-    """Export what the source has more; the first file begins at the checkpoint that stands."""
+async def _export_of(job: Job, plan: PipelinePlan) -> Export:
+    """The source's entries in files; where the source can be asked, with all that it has behind the checkpoint."""
+    if job.admin is None:
+        return exported(job.log)
     row = plan.source_row()
     _, log, name = row.name.split("/")
-    found = await RegisterCell(
-        job.place.store, f"{PIPELINE}{plan.name}", PipelineRegister, new_id=job.place.new_id
-    ).read()
+    cell = RegisterCell(job.place.store, f"{PIPELINE}{plan.name}", PipelineRegister, new_id=job.place.new_id)
+    found = await cell.read()
     begin = Position(await row.first()) if found is None else found.register.stands.c
     await asyncio.to_thread(job.log.create, BEGIN, Span(log, name, begin, begin).encoded())
-    await export(admin, partial(Files, job.log), log, name)
+    try:
+        await export(job.admin, partial(Files, job.log), log, name)
+    except LookupError as error:  # nobody has written to it
+        raise Refused(f"pipeline {plan.name}: {error}") from error
+    return exported(job.log) if listed(job.log) else Export(log, name, begin, begin, ())
 
 
 async def _epoch(
@@ -188,14 +191,16 @@ async def _epoch(
 async def catch_up(
     job: Job, until: Position | None = None, follow: Until | None = None, every_s: float = 10.0
 ) -> CatchUpReport:
-    """Take epochs until all entries up to a position (default: the last that the files have) are taken.
+    """Take epochs until all entries up to a position (default: what the source has now) are taken.
 
-    With `follow` it goes on with what the files have next, every `every_s` seconds.
+    With `follow` it goes on with what comes next, an epoch every `every_s` seconds, until that is over.
 
     Raises:
         Refused, OutcomeUnknown: it has not come so far; run the same again.
     """
     began_s, first, entries, epochs = time.monotonic(), None, 0, 0
+    if follow is None and until is None:
+        until = (await _export_of(job, job.plan())).end  # else there is no end where entries keep coming
     while True:
         turn_s = time.monotonic()
         begin, stands, count = await run_epoch(job, until)
@@ -203,14 +208,13 @@ async def catch_up(
         if count:
             entries, epochs = entries + count, epochs + 1
             job.say(f"pipeline: {entries:,} entries, checkpoint at {stands}, {time.monotonic() - began_s:,.1f} s")
-            continue
-        if follow is None or follow.is_over(time.monotonic() - began_s, 0):
-            seconds = time.monotonic() - began_s
+        passed_s = time.monotonic() - began_s
+        if not count if follow is None else follow.is_over(passed_s, 0):
             return CatchUpReport(
-                pipeline=job.name, begin=str(first), end=str(stands), entries=entries, epochs=epochs, seconds=seconds
+                pipeline=job.name, begin=str(first), end=str(stands), entries=entries, epochs=epochs, seconds=passed_s
             )
-        left_s = follow.left_s(time.monotonic() - began_s, every_s)
-        await asyncio.sleep(max(0.0, left_s - (time.monotonic() - turn_s)))
+        if follow is not None:
+            await asyncio.sleep(max(0.0, follow.left_s(passed_s, every_s) - (time.monotonic() - turn_s)))
 
 
 def position(text: str) -> Position:

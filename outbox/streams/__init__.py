@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from outbox.streams.pipeline.barrier import NotDeterministic
     from outbox.streams.pipeline.graph import Pipeline
     from outbox.streams.pipeline.operators import Emit
-    from outbox.streams.pipeline.plan import GraphChanged
+    from outbox.streams.pipeline.plan import GraphChanged, Superseded
     from outbox.streams.pipeline.release import ReleaseRefused
-    from outbox.streams.pipeline.replica import Superseded
     from outbox.streams.pipeline.state_types import ListState, MapState, Value
     from outbox.streams.pipeline.window import Window
     from outbox.streams.pipeline.workers import WorkerLost
@@ -75,7 +74,7 @@ _LAZY = {
     "Pipeline": "outbox.streams.pipeline.graph",
     "ReleaseRefused": "outbox.streams.pipeline.release",
     "StoreSink": "outbox.streams.sinks",
-    "Superseded": "outbox.streams.pipeline.replica",
+    "Superseded": "outbox.streams.pipeline.plan",
     "TransactionalSink": "outbox.streams.sinks",
     "Value": "outbox.streams.pipeline.state_types",
     "Window": "outbox.streams.pipeline.window",

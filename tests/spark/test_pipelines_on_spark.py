@@ -1,4 +1,4 @@
-"""A pipeline on Spark makes what it makes on one machine, byte for byte, and goes on where the other stopped."""
+"""A pipeline on Spark beside the same one live: equal bytes, and hand-overs both ways."""
 
 from __future__ import annotations
 

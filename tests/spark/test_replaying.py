@@ -23,6 +23,7 @@ from outbox.streams.pipeline.operators import Path as RecordPath
 from outbox.streams.pipeline.release import Release
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyStore, SimulatedCrash
 from spark_jobs.common.places import Folder
+from spark_jobs.common.until import Until
 from spark_jobs.exporting.files import Files
 from spark_jobs.pipeline import Job, catch_up
 from spark_jobs.replaying import catching_up, epoch, rows, tasks
@@ -166,3 +167,35 @@ async def test_an_export_that_does_not_fit_is_refused_with_the_cure(tmp_path: Pa
             await catch_up(replace(job, name="tests.spark.drawn_pipelines:seed12"))
         with pytest.raises(Refused, match=r"there is nothing of pipeline totals to go on from"):
             await hand_over(totals(place_of(live)).plan(), place_of(state), place_of(live))
+
+
+async def test_a_job_ends_when_it_is_to_though_entries_keep_coming(tmp_path: Path) -> None:
+    async with Engine.in_memory() as live:
+        at = place_of(live)
+        log = totals(at).source.log
+        job = Job(
+            Here, "tests.spark.drawn_pipelines:totals", at, Folder(tmp_path / "log"), Folder(tmp_path / "scratch")
+        )
+        job = replace(job, admin=EngineAdmin(live))
+        with pytest.raises(Refused, match="there is no log 'numbers'"):
+            await catch_up(job)
+        await log.append(Older(0), id="0")
+
+        async def write() -> None:
+            for number in range(1, 2_000):
+                await log.append(Older(number), id=f"{number}")
+                await asyncio.sleep(0.002)
+
+        writing = asyncio.create_task(write())
+        async with asyncio.timeout(60):
+            first = await catch_up(job)  # what was there when it began, though there is more by its end
+            looks = iter([False, False, True])
+            follow = Until(seconds=60, is_asked=lambda: next(looks))
+            second = await catch_up(job, follow=follow, every_s=0.05)
+        writing.cancel()
+        assert first.entries and (second.begin, second.epochs) == (first.end, 3)
+        await catch_up(job)
+        nothing = replace(job, log=Folder(tmp_path / "another"))  # whose export would begin at the checkpoint
+        assert (await catch_up(nothing)).epochs == 0
+        sums = [each.value async for each in OrderedLog("totals", live, type=int).read()]
+        assert len(sums) == (await log.end()).index

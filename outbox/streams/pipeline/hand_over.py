@@ -26,6 +26,7 @@ async def hand_over(plan: PipelinePlan, there: Place, here: Place) -> Position |
 
     Raises:
         Refused: there is no such pipeline, or here it has gone on by itself with other bundles.
+        Superseded, GraphChanged, ReleaseRefused: this pipeline cannot go on from there.
         OtherLog: the source here is not the one that was read there.
         Trimmed: the source here does not reach back to the checkpoint, or the bundles there.
     """
@@ -33,15 +34,17 @@ async def hand_over(plan: PipelinePlan, there: Place, here: Place) -> Position |
     if found is None:
         raise Refused(f"there is nothing of pipeline {plan.name} to go on from; give the place where it has caught up")
     register, cell = found.register, _register(plan, here)
+    plan.check_goes_on(register)
     for _ in range(BEGIN_COUNT_MAX):
         known = await cell.read()
-        if known is not None and known.register.stands.c >= register.stands.c:
-            return None
+        if known is not None:
+            plan.check_goes_on(known.register)
+            if known.register.stands.c >= register.stands.c:
+                return None
         await _check_source(plan, register, here)
         theirs, ours = plan.on(lambda log: there).sink_rows(), plan.on(lambda log: here).sink_rows()
         for name, chain in register.oldest.sinks.items():
-            if name in ours:
-                await _copied(plan.name, theirs[name], ours[name], chain.next)
+            await _copied(plan.name, theirs[name], ours[name], chain.next)
         for blob in sorted(register.blobs()):
             data = await there.blobs.read(blob, bytes_max=PART_BYTES_MAX)
             if data is None:
@@ -97,4 +100,5 @@ async def _copied(pipeline: str, theirs: Row[Any], ours: Row[Any], first: int) -
                 stop(index, there)
         else:
             made = await ours.fitted(msgspec.structs.replace(cell, blob="", digest=""), owner=cell.id)
-            await ours.place_cell(made, index, until_ms=ours.until_ms, passed=stop)
+            if await ours.place_cell(made, index, until_ms=ours.until_ms, passed=stop) is None:
+                raise Refused(f"{ours.name}: bundle {index} took too long and was taken back; run it again")

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
-from outbox.errors import NotRegistrable
+from outbox.errors import NotRegistrable, Refused
 from outbox.lineage import field
 from outbox.streams.log import LogReader, OrderedLog
 from outbox.streams.log_places import Place
 from outbox.streams.pipeline.barrier import Barrier
+from outbox.streams.pipeline.checkpoint import PipelineRegister
 from outbox.streams.pipeline.operators import Operator
 from outbox.streams.pipeline.release import EPOCH_S_MAX, EPOCH_S_MIN, RELEASES, Release, ReleaseRefused, fitting
 from outbox.streams.row import Row
@@ -19,6 +20,10 @@ from outbox.streams.row import Row
 
 class GraphChanged(NotRegistrable):
     """A pipeline's graph is another than the one that has run under this version."""
+
+
+class Superseded(Refused):
+    """A newer version of the pipeline runs; this one has stopped."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,33 @@ class PipelinePlan:
             raise self.refused(
                 why, f"give {EPOCH_S_MIN:g} to {EPOCH_S_MAX:g} seconds, or use in_order, which waits for none"
             )
+
+    def check_goes_on(self, found: PipelineRegister) -> None:
+        """Check that it may go on from a register.
+
+        Raises:
+            Superseded: a newer version made it.
+            GraphChanged: this version's graph is another, or a sink is missing.
+            ReleaseRefused: it has run with a release that is no beginning for this one.
+        """
+        if found.version > self.version:
+            raise Superseded(
+                f"pipeline {self.name}: version {found.version} runs, this is {self.version}; deploy the newer one"
+            )
+        if found.version == self.version and found.graph != self.graph:
+            raise GraphChanged(
+                f"pipeline {self.name}: its graph is another than the one that runs as version {self.version}; give it "
+                f"version={self.version + 1}"
+            )
+        if not set(found.stands.sinks) <= set(self.sinks):
+            raise GraphChanged(
+                f"pipeline {self.name}: it has written to {', '.join(sorted(found.stands.sinks))}, and its sinks are "
+                f"{', '.join(sorted(self.sinks))} now; a pipeline of another name begins anew"
+            )
+        if found.release != self.release.kind:
+            was = found.release or "in_order or by_epoch"
+            why = f"the pipeline has run with {was}, and what that has written is no beginning for this"
+            raise self.refused(why, f"go on with {was}, or give the pipeline another name and sinks of its own")
 
     def refused(self, why: str, cure: str, *sinks: str) -> ReleaseRefused:
         """The error of a release that does not fit, with the way to one of these sinks (default: of all)."""

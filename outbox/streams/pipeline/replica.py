@@ -51,7 +51,7 @@ from outbox.streams.pipeline.checkpoint import (
     without_gone,
 )
 from outbox.streams.pipeline.operators import Frame, Record
-from outbox.streams.pipeline.plan import GraphChanged, PipelinePlan
+from outbox.streams.pipeline.plan import PipelinePlan, Superseded
 from outbox.streams.pipeline.tasks import STATES_AT_ONCE, BeginAgain, LocalTasks
 from outbox.streams.pipeline.workers import Workers, WorkerTasks
 from outbox.streams.read_ahead import FrameRoom, ReadAhead
@@ -70,10 +70,6 @@ COPIES_MAX = 1_000
 """The copies of states that wait together until their outputs have left; those of a slot may be more."""
 HASHED_BYTES = 1 << 18
 """The bytes of a part that are hashed before others go on."""
-
-
-class Superseded(Refused):
-    """A newer version of the pipeline runs; this one has stopped."""
 
 
 FINAL = (Trimmed, NoBlobStore, TooLarge, OtherLog, OtherWriter, Superseded)
@@ -215,24 +211,7 @@ class PipelineReplica:
         The chain of a sink that the older one did not have begins at the checkpoint that stands.
         """
         plan = self.plan
-        if found.version > plan.version:
-            raise Superseded(
-                f"pipeline {plan.name}: version {found.version} runs, this is {plan.version}; deploy the newer one"
-            )
-        if found.version == plan.version and found.graph != plan.graph:
-            raise GraphChanged(
-                f"pipeline {plan.name}: its graph is another than the one that runs as version {plan.version}; give it "
-                f"version={plan.version + 1}"
-            )
-        if not set(found.stands.sinks) <= set(plan.sinks):
-            raise GraphChanged(
-                f"pipeline {plan.name}: it has written to {', '.join(sorted(found.stands.sinks))}, and its sinks are "
-                f"{', '.join(sorted(plan.sinks))} now; a pipeline of another name begins anew"
-            )
-        if found.release != plan.release.kind:
-            was = found.release or "in_order or by_epoch"
-            why = f"the pipeline has run with {was}, and what that has written is no beginning for this"
-            raise plan.refused(why, f"go on with {was}, or give the pipeline another name and sinks of its own")
+        plan.check_goes_on(found)
         if found.version == plan.version:
             return found
         before = (*found.before, (found.version, found.graph))

@@ -17,8 +17,8 @@ from outbox.ports import BlobStore, Create, DocumentKey, NoBlobs, StateStore, St
 from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.streams.log import OrderedLog
 from outbox.streams.log_places import ChangeWait, Place
-from outbox.streams.pipeline.plan import PipelinePlan
-from outbox.streams.pipeline.replica import FINAL, PipelineReplica, Superseded
+from outbox.streams.pipeline.plan import PipelinePlan, Superseded
+from outbox.streams.pipeline.replica import FINAL, PipelineReplica
 from outbox.streams.pipeline.tasks import BeginAgain
 from outbox.streams.plan import ProcessorPlan, QueueOutput
 from outbox.streams.replica import Progress, Replica

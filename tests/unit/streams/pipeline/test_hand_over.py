@@ -1,4 +1,4 @@
-"""A pipeline goes on where another place has caught up, whatever fails on the way, or says why it cannot."""
+"""Hand-overs of a pipeline's checkpoint and bundles: under faults, too late, and refused with the reason."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import random
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from outbox.engine.engine import Engine
 from outbox.errors import OtherLog, OutcomeUnknown, Refused, Trimmed
-from outbox.streams import Position
+from outbox.streams import GraphChanged, Position, Superseded
 from outbox.streams.log_places import Place, place_of
+from outbox.streams.pipeline.checkpoint import PipelineRegister
 from outbox.streams.pipeline.hand_over import hand_over
+from outbox.streams.register import RegisterCell
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyStore, SimulatedCrash
 from tests.unit.streams.pipeline.counting import Counting, Page, expected
 
@@ -20,7 +23,7 @@ TRIES_MAX = 40
 
 
 async def written(count: int) -> Counting:
-    """A pipeline's logs on an engine of its own, with so many pages."""
+    """A pipeline's logs on an engine of their own, with the first `count` texts as pages."""
     made = Counting(Engine.in_memory())
     for number, text in enumerate(TEXTS[:count]):
         await made.pages.append(Page(text), id=f"{number}")
@@ -104,3 +107,17 @@ async def test_a_cell_that_the_checkpoint_is_within_has_to_be_there() -> None:
     await here.pages.trim(min_age=timedelta(0))
     with pytest.raises(Trimmed, match=r"is trimmed here to 1.0, beyond 0.2 of the checkpoint"):
         await hand_over(here.pipeline.plan(), place_of(there.engine), place_of(here.engine))
+
+
+async def test_a_pipeline_that_cannot_go_on_from_there_changes_nothing_here() -> None:
+    there, here = await caught_up(4), await written(6)
+    cell = RegisterCell(there.engine.store(), "pipeline/index", PipelineRegister, new_id=lambda: "x")
+    known = await cell.read()
+    assert known is not None
+    newer, other = replace(known.register, version=2), replace(known.register, graph="another")
+    for changed, error in ((newer, Superseded), (other, GraphChanged)):
+        known = await cell.swap(known, changed)
+        with pytest.raises(error):
+            await hand_over(here.pipeline.plan(), place_of(there.engine), place_of(here.engine))
+    await here.pipeline.run_until_idle(here.engine)
+    assert await here.released() == expected(TEXTS)
