@@ -10,9 +10,10 @@ asks of the Azure services and what the adapters cost beside the bare SDKs, `--o
 services a round trip away, `--only feed` a Spark feed, `--only streams` ordered logs and processors, `--only telemetry`
 what OpenTelemetry costs a message, `--only looks` for how long an operator's answers hold a host's event loop,
 `--only ledger` merges into a ledger of `consume`, `--only pipeline` a pipeline beside handlers and SQLite,
-`--only recovery` what a kill costs one, `--only catch-up` its history on Spark beside the local runner.  Writes w1,
-log, folder, profile, scopes, history, azure, azure-latency, feed, streams, telemetry, looks, ledger, pipeline, recovery
-and catch-up, those of what was chosen, into the folder, each as .json and .txt.
+`--only recovery` what a kill costs one, `--only catch-up` its history on Spark beside the local runner, `--only
+large-state` states there of ten times the executor's memory.  Writes w1, log, folder, profile, scopes, history, azure,
+azure-latency, feed, streams, telemetry, looks, ledger, pipeline, recovery, catch-up and large-state, those of what was
+chosen, into the folder, each as .json and .txt.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from benchmarks import (
     bench_feed,
     bench_folder,
     bench_history,
+    bench_large_state,
     bench_ledger,
     bench_log,
     bench_looks,
@@ -57,10 +59,10 @@ SCRATCH = ROOT / "build"  # beside the sources, so on a real disk and not in mem
 SYSTEMS = ("benchmarks.peers.floor", *w1.SYSTEMS)
 PARTS = (
     "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed", "streams", "telemetry", "looks",
-    "ledger", "pipeline", "recovery", "catch-up",
+    "ledger", "pipeline", "recovery", "catch-up", "large-state",
 )  # fmt: skip
 LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS, TELEMETRY, LOOKS, *_ = PARTS
-LEDGER, PIPELINE, RECOVERY, CATCH_UP = PARTS[-4:]
+LEDGER, PIPELINE, RECOVERY, CATCH_UP, LARGE_STATE = PARTS[-5:]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -104,6 +106,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(bench_recovery.publish(bench_recovery.KILLS, bench_recovery.STATE_S, options.output))
     if CATCH_UP in parts:
         print(bench_catch_up.publish(bench_catch_up.ENTRIES, bench_catch_up.KEYS, options.output))
+    if LARGE_STATE in parts:
+        print(bench_large_state.publish(bench_large_state.STATE_MB, bench_large_state.HEAP_MB, options.output))
     if TELEMETRY in parts:
         print(bench_telemetry.publish(options.repeats, options.messages, options.output))
     return 0

@@ -61,11 +61,14 @@ from spark_jobs.exporting.files import BEGIN, Export, Files, exported, listed
 from spark_jobs.exporting.rows import Span
 from spark_jobs.replaying.catching_up import TIMEOUT_S, CatchUp, patiently
 from spark_jobs.replaying.epoch import Epoch
+from spark_jobs.replaying.here import Here
 from spark_jobs.replaying.on_spark import OnSpark, Tables
 from spark_jobs.replaying.splits import check_begins, check_fits, end_of, span_of
 from spark_jobs.replaying.tasks import Replayed
 
 EPOCH_ENTRIES = 1_000_000
+DRIVER_ENTRIES, DRIVER_STATES_BYTES = 10_000, 16 << 20
+"""The epoch, and the checkpoint before it, that the driver takes itself: on Spark the least epoch needs a second."""
 BEGIN_COUNT_MAX = 5
 STORE_VARIABLE, BLOBS_VARIABLE = "OUTBOX_STORE", "OUTBOX_BLOBS"
 BLOB_MARKS = ("DefaultEndpointsProtocol=", "BlobEndpoint=", "AccountName=", ".blob.")
@@ -113,6 +116,8 @@ class Job:
     timeout_s: float = TIMEOUT_S
     admin: Admin | None = None
     """Asked for what the source has more than the files."""
+    driver_entries: int = DRIVER_ENTRIES
+    """The entries up to which the driver takes an epoch itself, where its states are few as well."""
 
     def plan(self) -> PipelinePlan:
         """The plan of the pipeline over that place.
@@ -181,9 +186,9 @@ async def _epoch(
         return begin, begin, 0
     pipeline = Replayed(job.name, str(Path.cwd()), identity_of(plan))
     span = span_of(export, job.log, pipeline, begin, end, replica.time_ms)
-    epoch = await asyncio.to_thread(
-        Epoch, job.tables(), plan, span.entries, replica.parts, saves_all=replica.saves_all, count=span.count
-    )
+    is_little = span.count <= job.driver_entries and replica.states_bytes <= DRIVER_STATES_BYTES
+    tables = Here() if is_little else job.tables()
+    epoch = await asyncio.to_thread(Epoch, tables, plan, span.entries, replica.parts, saves_all=replica.saves_all)
     stands = await replica.take(epoch, end, span.time_ms)
     return begin, stands, span.count
 
@@ -264,6 +269,13 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--epoch-entries", type=int, default=EPOCH_ENTRIES, metavar="N", help=f"between checkpoints ({EPOCH_ENTRIES:,})"
     )
+    found.add_argument(
+        "--driver-entries",
+        type=int,
+        default=DRIVER_ENTRIES,
+        metavar="N",
+        help="epochs up to it run in the driver (10,000)",
+    )
     found.add_argument("--scratch", metavar="PLACE", help="where executors read what the driver wrote (a local folder)")
     found.add_argument("--timeout-s", type=float, default=TIMEOUT_S, help="the longest outage to sit out (120)")
     add_common(found)
@@ -307,6 +319,7 @@ async def _command(arguments: argparse.Namespace, spark: SparkSession, follow: U
                 silent if arguments.quiet else to_stderr,
                 arguments.timeout_s,
                 admin,
+                arguments.driver_entries,
             )
             return await catch_up(job, arguments.until, follow, arguments.follow or 0.0)
 

@@ -75,6 +75,8 @@ def local_settings(master: str, *, jvm_flags: str | None = None) -> dict[str, st
         "spark.sql.shuffle.partitions": LOCAL_PARTITIONS,
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "spark-warehouse"),
         "spark.python.worker.reuse": "true",
+        # Java's own serializer holds a hundred cached batches of 4 MB before it lets go of them.
+        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
         "spark.pyspark.python": sys.executable,
         # A worker process starts with its own path: it must find this package wherever the driver was started.
         "spark.executorEnv.PYTHONPATH": str(PACKAGE_ROOT),

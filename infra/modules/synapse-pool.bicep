@@ -25,10 +25,11 @@ resource pool 'Microsoft.Synapse/workspaces/bigDataPools@2021-06-01' = {
     sessionLevelPackagesEnabled: true
     libraryRequirements: empty(requirements) ? null : { filename: 'requirements.txt', content: requirements }
     // A second copy of a task that sends would send again; receivers would notice, but nobody is served by it.
+    // Java's own serializer holds a hundred cached batches of 4 MB before it lets go of them.
     sparkConfigProperties: {
       configurationType: 'File'
       filename: 'outbox.conf'
-      content: 'spark.speculation false'
+      content: 'spark.speculation false\nspark.serializer org.apache.spark.serializer.KryoSerializer'
     }
   }
 }

@@ -112,7 +112,10 @@ class Files:
 
     def shown(self, file: File) -> str:
         """A file's name for people."""
-        return self.address(file).removeprefix(f"{Path.cwd()}/")
+        try:
+            return self.address(file).removeprefix(f"{Path.cwd()}/")
+        except FileNotFoundError:  # the folder in which Spark started this task's process is gone
+            return self.address(file)
 
     def address(self, file: File) -> str:
         """Where a file is."""

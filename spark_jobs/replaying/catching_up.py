@@ -23,6 +23,8 @@ from outbox.streams.pipeline.checkpoint import (
     Checkpoint,
     Held,
     PartRef,
+    base_count,
+    in_parts,
     lines_of,
     sections_of,
 )
@@ -35,8 +37,6 @@ from spark_jobs.replaying.epoch import Epoch, Parts
 
 T = TypeVar("T")
 
-PART_BYTES = 64 << 20
-"""The bytes of a part, more or less."""
 TIMEOUT_S = 120.0
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 5.0
 CHECKPOINTS_MAX = 20
@@ -111,11 +111,18 @@ class CatchUp(PipelineReplica):
         return Parts(self._scratch.lend(), self.files)
 
     @property
+    def states_bytes(self) -> int:
+        """The bytes of the states that it begins with."""
+        assert self.known is not None
+        return sum(part.size_bytes for part in self.known.register.stands.parts)
+
+    @property
     def saves_all(self) -> bool:
         """Whether the next checkpoint has all states, changed or not."""
         assert self.known is not None
         sizes = [part.size_bytes for part in self.known.register.stands.parts]
-        return self._saves_all or len(sizes) >= PARTS_MAX or sum(sizes[1:]) > sum(sizes[:1])
+        base = base_count(sizes)
+        return self._saves_all or len(sizes) - base >= PARTS_MAX or sum(sizes[base:]) > sum(sizes[:base])
 
     async def _load(self, checkpoint: Checkpoint) -> list[Held]:
         schemas = {
@@ -157,14 +164,7 @@ class CatchUp(PipelineReplica):
     async def _parts(self, before: list[PartRef], saved: Any) -> list[PartRef]:
         epoch = self._on_spark.epoch
         parts = [] if epoch is None or epoch.saves_all else [*before]
-        lines, size = list[bytes](), 0
-        async for line in beside(saved):
-            lines.append(line)
-            size += len(line) + 1
-            if size >= PART_BYTES:
-                parts.append(await self._written(b"\n".join(lines)))
-                lines, size = [], 0
-        return [*parts, *([await self._written(b"\n".join(lines))] if lines else [])]
+        return [*parts, *[await self._written(data) async for data in beside(in_parts(saved))]]
 
 
 async def patiently(call: Callable[[], Awaitable[T]], timeout_s: float) -> T:

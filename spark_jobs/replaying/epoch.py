@@ -25,8 +25,6 @@ from spark_jobs.replaying.rows import RECORD, SECTION, TICK, Batches, Stored, pa
 from spark_jobs.replaying.tasks import Entries, Slots, Ticks, entries_at, read_entries, run_slots
 
 POSITIONS_AT_ONCE = 1_000
-FEW = 10_000
-"""The entries whose outputs one task sorts: to share them among more takes a second and brings nothing."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +55,12 @@ class Epoch:
     """The entries of a span and the states before them, at work."""
 
     def __init__(
-        self, tables: Tables[Any], plan: PipelinePlan, entries: Entries, parts: Parts, *, saves_all: bool, count: int
+        self, tables: Tables[Any], plan: PipelinePlan, entries: Entries, parts: Parts, *, saves_all: bool
     ) -> None:
-        """Take the entries, and the parts with the states before them; `saves_all`: also what has not changed.
-
-        `count` says how many the entries are.
-        """
+        """Take the entries, and the parts with the states before them; `saves_all`: also what has not changed."""
         self._tables, self._plan, self._entries = tables, plan, entries
         self._exchange = Exchange(plan, 1)
-        self.saves_all, self._are_few = saves_all, count <= FEW
+        self.saves_all = saves_all
         self._made = [tables.numbered(len(entries.splits), partial(read_entries, entries))]
         loaded = [tables.numbered(len(parts.files), partial(read_parts, parts))] if parts.files else []
         for operator in plan.operators:
@@ -95,7 +90,7 @@ class Epoch:
         """The stored records of a sink, in order; a position's are in one frame."""
         records: list[Record] = []
         count, last = 0, None
-        for row in self._tables.rows(self._made, RECORD, SINK + sink, are_few=self._are_few):
+        for row in self._tables.rows(self._made, RECORD, SINK + sink):
             at = row.position
             if at != last:
                 if count >= POSITIONS_AT_ONCE:

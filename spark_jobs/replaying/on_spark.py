@@ -20,6 +20,8 @@ from spark_jobs.replaying.rows import BATCH_COUNT, ROWS, TICK, Stored
 
 T = TypeVar("T")
 ORDER = ("cell", "entry", "path")
+PARTITION_BYTES, ROW_BYTES = 32 << 20, 100
+"""Roughly the bytes that the driver takes from a task at once, and a row's beside its value."""
 
 
 class Work(Protocol):
@@ -41,11 +43,8 @@ class Tables(Protocol, Generic[T]):
         They come by slot, then by kind, then in the order of their places.
         """
 
-    def rows(self, given: Sequence[T], kind: int, target: str = "", *, are_few: bool = True) -> Iterator[Stored]:
-        """The rows of a kind for a target (empty: any), in the order of targets, slots and places.
-
-        If they are few, one task sorts them.
-        """
+    def rows(self, given: Sequence[T], kind: int, target: str = "") -> Iterator[Stored]:
+        """The rows of a kind for a target (empty: any), in the order of targets, slots and places."""
 
     def end(self) -> None:
         """Let go of everything."""
@@ -69,14 +68,15 @@ class OnSpark:
             found.repartition(tasks, "slot").sortWithinPartitions("slot", "kind", *ORDER).mapInArrow(work, ROWS)
         )
 
-    def rows(
-        self, given: Sequence[DataFrame], kind: int, target: str = "", *, are_few: bool = True
-    ) -> Iterator[Stored]:
+    def rows(self, given: Sequence[DataFrame], kind: int, target: str = "") -> Iterator[Stored]:
         found = reduce(DataFrame.union, given).where(fn.col("kind") == kind)
         if target:
             found = found.where(fn.col("target") == target)
         order = ("target", "slot", *ORDER)
-        found = found.coalesce(1).sortWithinPartitions(*order) if are_few else found.orderBy(*order)
+        count, size = found.agg(fn.count("*"), fn.sum(fn.length("value"))).first() or (0, 0)
+        tasks = -(-(count * ROW_BYTES + (size or 0)) // PARTITION_BYTES)
+        found = found.coalesce(1) if tasks <= 1 else found.repartitionByRange(tasks, *order)
+        found = found.sortWithinPartitions(*order)
         for row in found.toLocalIterator(prefetchPartitions=True):
             target, slot, kind, cell, entry, path, at_ms, value, type = row
             yield Stored(target, slot, kind, cell, entry, bytes(path), at_ms, bytes(value), type)

@@ -26,7 +26,7 @@ ROWS = (
 SECTION, RECORD, TICK = 0, 1, 2
 """Kinds of rows: a section of a part, a record, and a position at which the time has risen."""
 BATCH_COUNT, BATCH_BYTES = 1_000, 16 << 20
-SECTION_BYTES = 256 << 10
+SECTION_BYTES = 64 << 10
 """The bytes of states in one row: a batch of `BATCH_COUNT` such rows still fits into memory."""
 INT, TEXT = b"\x01", b"\x02"
 _int = struct.Struct(">Q")

@@ -67,8 +67,10 @@ class World:
             assert log.create(name_of(begin), encoded(entries[first:last], Span("events", "0.0", begin, until)))
         return end
 
-    def job(self, place: Place, **given: Any) -> Job:
+    def job(self, place: Place, *, driver_entries: int = 0, **given: Any) -> Job:
+        """A job whose epochs run on its tables; the driver takes those of `driver_entries` or fewer."""
         name = f"tests.spark.drawn_pipelines:seed{self.seed}"
+        given |= {"driver_entries": driver_entries}
         return Job(self.tables, name, place, Folder(self.folder / "log"), Folder(self.folder / "scratch"), **given)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from outbox.engine.engine import Engine
+from spark_jobs.replaying.here import Here
 from tests.commands import ran, started
 from tests.spark.drawn_world import World, stored
-from tests.spark.replaying_here import Here
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENTS = 60
@@ -33,7 +33,7 @@ async def test_a_job_that_is_killed_is_run_again_and_handed_over_by_commands(tmp
     exported = ran([*python, "outbox", "stream", "export", "events", "--data", live, "--output", log, "--json"])
     assert json.loads(exported.stdout)["entries"] == EVENTS, exported.stderr
     command = [*python, "spark_jobs.pipeline", "catch-up", name, "--log", log, "--state", state, "--epoch-entries", "1"]
-    with started(command, ROOT) as job:
+    with started([*command, "--driver-entries", "0"], ROOT) as job:
         assert job.stderr is not None
         while "checkpoint at" not in (line := job.stderr.readline()):
             assert line, "the job has ended"

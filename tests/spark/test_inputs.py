@@ -15,7 +15,7 @@ from outbox.errors import Refused
 from spark_jobs.common.folder import Folder
 from spark_jobs.common.ids import BROKER_ID_LENGTH_MAX, ID_LENGTH_MAX
 from spark_jobs.reading.arrow import json_of
-from spark_jobs.reading.files import CHUNK_BYTES, Files
+from spark_jobs.reading.files import CHUNK_BYTES, Files, files_at
 from spark_jobs.reading.input import TASK_BYTES_MAX, tasks_of
 from spark_jobs.reading.judging import SHOWN_BYTES_MAX, Batch, Judge, Shape, created_ms, judged, text_of
 from spark_jobs.reading.lexer import Records
@@ -51,6 +51,15 @@ def test_with_a_schema_the_wrong_value_is_set_aside(tmp_path: Path) -> None:
     told = found.rows[-1]
     assert told["detail"] == "column amount is bigint, not 5: five"
     assert (told["text"], told["file"], told["line"]) == ("c,5: five", path, 4)
+
+
+def test_a_file_has_a_name_where_the_current_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, gone = files_at(written(tmp_path, "id\na\n"), {}), tmp_path / "gone"
+    (file,) = files.list()
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert files.shown(file) == f"{tmp_path}/input.csv"
 
 
 def test_a_schema_names_the_columns_that_are_sent(tmp_path: Path) -> None:

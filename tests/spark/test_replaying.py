@@ -18,19 +18,21 @@ from outbox.ops.streams.export import export
 from outbox.ops.values.streams import ReadPipelines, ReadPipelineState
 from outbox.streams import GraphChanged, OrderedLog, Position, release
 from outbox.streams.log_places import Place, place_of
+from outbox.streams.pipeline import checkpoint
 from outbox.streams.pipeline.hand_over import hand_over
 from outbox.streams.pipeline.operators import Path as RecordPath
 from outbox.streams.pipeline.release import Release
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyStore, SimulatedCrash
+from spark_jobs import pipeline
 from spark_jobs.common.places import Folder
 from spark_jobs.common.until import Until
 from spark_jobs.exporting.files import Files
 from spark_jobs.pipeline import Job, catch_up
 from spark_jobs.replaying import catching_up, epoch, rows, tasks
+from spark_jobs.replaying.here import Here
 from spark_jobs.replaying.rows import path_in, stored_path
 from tests.spark.drawn_pipelines import Drawn, Older, totals
 from tests.spark.drawn_world import World, stored
-from tests.spark.replaying_here import Here
 
 EVENTS, RUNS_MAX = 60, 8
 
@@ -42,7 +44,7 @@ def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "BATCH_COUNT", 5)
     monkeypatch.setattr(rows, "SECTION_BYTES", 60)
     monkeypatch.setattr(epoch, "POSITIONS_AT_ONCE", 4)
-    monkeypatch.setattr(catching_up, "PART_BYTES", 300)
+    monkeypatch.setattr(checkpoint, "PART_BYTES", 300)
     monkeypatch.setattr(catching_up, "PARTS_MAX", 3)
     monkeypatch.setattr(catching_up, "PAUSE_S_FIRST", 0.001)
 
@@ -54,7 +56,7 @@ def often(seeds: int, every: int) -> list[object]:
 @pytest.mark.parametrize("seed", often(200, 40))
 async def test_drawn_pipelines_make_the_same(tmp_path: Path, seed: int) -> None:
     async with Engine.in_memory() as live, Engine.in_memory() as state:
-        world = World(Here, tmp_path, seed, live)
+        world = World(partial(Here, 3), tmp_path, seed, live)
         await world.write(EVENTS)
         await world.made.pipeline.run_until_idle(world.place)
         end = await world.export()
@@ -78,7 +80,7 @@ async def test_jobs_that_fail_and_die_make_what_a_live_pipeline_does(
 ) -> None:
     """Two jobs at once under drawn faults, each run again until it is done."""
     async with Engine.in_memory() as engine, Engine.in_memory() as alone:
-        world, same = World(Here, tmp_path, seed, engine), World(Here, tmp_path, seed, alone)
+        world, same = World(partial(Here, 3), tmp_path, seed, engine), World(partial(Here, 3), tmp_path, seed, alone)
         for each in (world, same):
             await each.write(EVENTS)
         end = await world.export()
@@ -143,9 +145,26 @@ async def test_entries_and_states_of_an_older_schema_are_read_and_all_states_are
         assert view.stands is not None and view.stands.parts == 1
 
 
+@pytest.mark.parametrize(("entries", "size", "is_here"), [(4, 1 << 20, True), (3, 1 << 20, False), (4, 60, False)])
+async def test_the_driver_takes_epochs_of_few_entries_and_few_states(
+    tmp_path: Path, entries: int, size: int, is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "DRIVER_STATES_BYTES", size)
+    made: list[Here] = []
+    async with Engine.in_memory() as engine:
+        world = World(lambda: made.append(Here()) or made[-1], tmp_path, 11, engine)  # type: ignore[func-returns-value]
+        await world.write(8)
+        end = await world.export()
+        half = [each.position async for each in world.made.source.read()][4]
+        for until, has_states in ((half, False), (end, True)):
+            made.clear()
+            await catch_up(world.job(world.place, driver_entries=entries), until)
+            assert bool(made) == (not is_here and (has_states or entries < 4))
+
+
 async def test_an_export_that_does_not_fit_is_refused_with_the_cure(tmp_path: Path) -> None:
     async with Engine.in_memory() as live, Engine.in_memory() as state:
-        world = World(Here, tmp_path, 11, live)
+        world = World(partial(Here, 3), tmp_path, 11, live)
         await world.write(EVENTS)
         end = await world.export()
         job = world.job(place_of(state))

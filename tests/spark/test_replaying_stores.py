@@ -13,8 +13,8 @@ from outbox.engine.engine import Engine
 from outbox.errors import Refused
 from spark_jobs import pipeline
 from spark_jobs.common.places import Folder
+from spark_jobs.replaying.here import Here
 from tests.spark.drawn_world import World, stored
-from tests.spark.replaying_here import Here
 from tests.wire.on_azure.ground import blob_emulator, cosmos_ground
 
 EVENTS, SEED = 30, 11

@@ -29,8 +29,10 @@ from outbox.streams.register import Swapped
 
 PIPELINE = "pipeline/"
 """The beginning of the names of pipelines, as a register, a reader and a writer of logs."""
+PART_BYTES = 64 << 20
+"""The bytes from which on a part is full, and one save goes on in the next part."""
 PARTS_MAX = 16
-"""Parts that are read by a replica that begins, at most."""
+"""The most parts of changes that a replica reads when it begins."""
 ALIKE = 3
 """Parts of about a size that the next part is written together with."""
 
@@ -154,6 +156,24 @@ def part_of(lines: Iterable[Line]) -> bytes:
     return b"\n".join(msgspec.json.encode(line).replace(b"\n", b" ") for line in lines)
 
 
+def in_parts(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The bytes of parts from lines; all but the last are full."""
+    waiting, size_bytes = list[bytes](), 0
+    for line in lines:
+        waiting.append(line)
+        size_bytes += len(line) + 1
+        if size_bytes > PART_BYTES:
+            yield b"\n".join(waiting)
+            waiting, size_bytes = [], 0
+    if waiting:
+        yield b"\n".join(waiting)
+
+
+def base_count(sizes: Sequence[int]) -> int:
+    """How many of the first parts have all states: full ones, and one more."""
+    return next((number for number, size in enumerate(sizes, 1) if size < PART_BYTES), len(sizes))
+
+
 def sections_of(data: bytes, ref: PartRef) -> Iterator[Section]:
     """The states of a part, one line after the other; see `lines_of`."""
     return lines_of(data, ref, Section)
@@ -214,17 +234,18 @@ def without_gone(section: Section) -> Section:
 def merge_count(parts: Sequence[PartRef], size_bytes: int) -> int:
     """How many of the last parts to write anew together with one of `size_bytes`.
 
-    All, once those behind the first are as large as it; else parts of about a size, as soon as there are `ALIKE`.  So
+    All, once those behind the base are as large as it; else parts of about a size, as soon as there are `ALIKE`.  So
     a state is written again about as often as the number of states grows `ALIKE` times, few parts are read by a
     replica that begins, and these are no more than twice the states.
     """
     sizes = [part.size_bytes for part in parts]
-    if size_bytes + sum(sizes[1:]) >= sum(sizes[:1]):
+    base = base_count(sizes)
+    rest = sizes[base:]
+    if size_bytes + sum(rest) >= sum(sizes[:base]):
         return len(parts)
-    rest = sizes[1:]
     while True:
         alike = next((n for n, each in enumerate(reversed(rest)) if each > 2 * size_bytes), len(rest))
         if alike < ALIKE and len(rest) < PARTS_MAX - 1:
-            return len(parts) - 1 - len(rest)
+            return len(parts) - base - len(rest)
         for _ in range(max(alike, 1)):
             size_bytes += rest.pop()

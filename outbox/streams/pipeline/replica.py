@@ -43,6 +43,7 @@ from outbox.streams.pipeline.checkpoint import (
     PartRef,
     PipelineRegister,
     Section,
+    in_parts,
     lines_of,
     merge_count,
     merging,
@@ -472,15 +473,15 @@ class PipelineReplica:
         """The parts with the saved states, some of the last written anew."""
         if not saved:
             return before
-        data = await self._encoded(saved.values())
-        count = merge_count(before, len(data))
+        lines = await self._encoded(saved.values())
+        count = merge_count(before, sum(map(len, lines)))
         kept, again = before[: len(before) - count], before[len(before) - count :]
         if again or not kept:
-            data = await self._merged(again, saved.values(), is_first=not kept)
-        return [*kept, await self._written(data)]
+            lines = await self._merged(again, saved.values(), is_first=not kept)
+        return [*kept, *[await self._written(data) for data in in_parts(lines)]]
 
-    async def _merged(self, parts: Iterable[PartRef], saved: Iterable[Section], *, is_first: bool) -> bytes:
-        """The bytes of one part in place of some, with the states that were saved.
+    async def _merged(self, parts: Iterable[PartRef], saved: Iterable[Section], *, is_first: bool) -> list[bytes]:
+        """The lines of one part in place of some, with the states that were saved.
 
         The first part names no key that has no state any more.
         """
@@ -497,15 +498,15 @@ class PipelineReplica:
                 await self._handled()
                 if joined is not None:
                     lines.append(part_of([without_gone(joined) if is_first else joined]))
-        return b"\n".join(lines)
+        return lines
 
-    async def _encoded(self, sections: Iterable[Section]) -> bytes:
-        """The bytes of a part."""
+    async def _encoded(self, sections: Iterable[Section]) -> list[bytes]:
+        """The lines of a part."""
         lines = []
         for section in sections:
             lines.append(part_of([section]))
             await self._handled()
-        return b"\n".join(lines)
+        return lines
 
     async def _handled(self) -> None:
         """Let others go on between some states or sections and the next."""

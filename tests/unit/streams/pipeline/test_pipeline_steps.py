@@ -17,7 +17,7 @@ from outbox.ports import Create
 from outbox.runtime.counts import PipelineFigures
 from outbox.streams import Emit, OrderedLog, Position
 from outbox.streams.cells import Cell, Cells
-from outbox.streams.pipeline import running, tasks
+from outbox.streams.pipeline import checkpoint, running, tasks
 from outbox.streams.pipeline import workers as worker_processes
 from outbox.streams.pipeline.changes import applied, combined
 from outbox.streams.pipeline.checkpoint import (
@@ -26,6 +26,8 @@ from outbox.streams.pipeline.checkpoint import (
     Checkpoint,
     PartRef,
     Section,
+    base_count,
+    in_parts,
     merge_count,
     merged,
     merging,
@@ -268,18 +270,26 @@ def test_parts_are_merged_a_key_a_step() -> None:
     )
 
 
+@pytest.mark.parametrize("full", [300_000, 64 << 20])
 @pytest.mark.parametrize("size_bytes", [1, 100, 1_000, 50_000])
-def test_parts_are_few_and_are_twice_the_states_at_most_and_are_seldom_written_again(size_bytes: int) -> None:
+def test_parts_are_few_and_are_twice_the_states_at_most_and_are_seldom_written_again(
+    size_bytes: int, full: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "PART_BYTES", full)
     parts: list[PartRef] = []
     written = 0
     for number in range(600):
         again = parts[len(parts) - merge_count(parts, size_bytes) :]
         # the more is written as one the more of it are changes of the same states, which take 1 MB
         data = min(1_000_000, size_bytes + sum(part.size_bytes for part in again))
-        parts = [*parts[: len(parts) - len(again)], PartRef(f"part {number}", "", data)]
+        made = [*map(len, in_parts([b"." * min(999, data)] * -(-data // 1_000)))]
+        parts = [*parts[: len(parts) - len(again)], *(PartRef(f"part {number}", "", size) for size in made)]
         written += data
-        assert len(parts) <= PARTS_MAX
-        assert sum(part.size_bytes for part in parts[1:]) < parts[0].size_bytes
+        sizes = [part.size_bytes for part in parts]
+        base = base_count(sizes)
+        assert all(size >= full for size in sizes[: base - 1])
+        assert len(parts) - base < PARTS_MAX
+        assert sum(sizes[base:]) <= sum(sizes[:base])
     assert written < 5 * 600 * size_bytes
 
 
