@@ -119,16 +119,17 @@ class Job:
     driver_entries: int = DRIVER_ENTRIES
     """The entries up to which the driver takes an epoch itself, where its states are few as well."""
 
-    def plan(self) -> PipelinePlan:
-        """The plan of the pipeline over that place.
+    def made(self) -> tuple[PipelinePlan, StreamPlace]:
+        """The plan of the pipeline over that place, and the place as the pipeline wraps it.
 
         Raises:
             Refused: there is no such pipeline.
             ReleaseRefused, NotRegistrable: it cannot run here.
         """
-        plan = make_pipeline(self.name, self.place).plan(self.release)
+        pipeline = make_pipeline(self.name, self.place)
+        plan = pipeline.plan(self.release)
         plan.check_release()
-        return plan
+        return plan, pipeline.on(self.place)
 
 
 async def run_epoch(job: Job, until: Position | None = None) -> tuple[Position, Position, int]:
@@ -140,12 +141,12 @@ async def run_epoch(job: Job, until: Position | None = None) -> tuple[Position, 
         Refused: the files do not reach so far, or do not begin at the checkpoint.
         OperatorFailed, NotDeterministic, GraphChanged, Superseded: as a live replica.
     """
-    plan = job.plan()
+    plan, place = job.made()
     export = await _export_of(job, plan)
     end = check_fits(plan, export, job.log, until)
     for _ in range(BEGIN_COUNT_MAX):
         scratch = job.scratch / uuid4().hex
-        replica = CatchUp(plan, job.place, scratch, export.begin, timeout_s=job.timeout_s)
+        replica = CatchUp(plan, place, scratch, export.begin, timeout_s=job.timeout_s)
         try:
             await patiently(replica.begin, job.timeout_s)
             return await _epoch(job, plan, export, replica, end)
@@ -205,7 +206,7 @@ async def catch_up(
     """
     began_s, first, entries, epochs = time.monotonic(), None, 0, 0
     if follow is None and until is None:
-        until = (await _export_of(job, job.plan())).end  # else there is no end where entries keep coming
+        until = (await _export_of(job, job.made()[0])).end  # else there is no end where entries keep coming
     while True:
         turn_s = time.monotonic()
         begin, stands, count = await run_epoch(job, until)

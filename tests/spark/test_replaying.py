@@ -14,6 +14,7 @@ import pytest
 from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, OutcomeUnknown, Refused
 from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.streams import export as exporting
 from outbox.ops.streams.export import export
 from outbox.ops.values.streams import ReadPipelines, ReadPipelineState
 from outbox.streams import GraphChanged, OrderedLog, Position, release
@@ -23,6 +24,9 @@ from outbox.streams.pipeline.hand_over import hand_over
 from outbox.streams.pipeline.operators import Path as RecordPath
 from outbox.streams.pipeline.release import Release
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyStore, SimulatedCrash
+from outbox.verify.guarantees import check
+from outbox.verify.history import History
+from outbox.verify.recorded.streams import recorded_log, rows_of
 from spark_jobs import pipeline
 from spark_jobs.common.places import Folder
 from spark_jobs.common.until import Until
@@ -31,7 +35,7 @@ from spark_jobs.pipeline import Job, catch_up
 from spark_jobs.replaying import catching_up, epoch, rows, tasks
 from spark_jobs.replaying.here import Here
 from spark_jobs.replaying.rows import path_in, stored_path
-from tests.spark.drawn_pipelines import Drawn, Older, totals
+from tests.spark.drawn_pipelines import HISTORIES, Drawn, Older, judged, totals
 from tests.spark.drawn_world import World, stored
 
 EVENTS, RUNS_MAX = 60, 8
@@ -44,6 +48,7 @@ def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "BATCH_COUNT", 5)
     monkeypatch.setattr(rows, "SECTION_BYTES", 60)
     monkeypatch.setattr(epoch, "POSITIONS_AT_ONCE", 4)
+    monkeypatch.setattr(exporting, "FILE_ROWS_MAX", 20)
     monkeypatch.setattr(checkpoint, "PART_BYTES", 300)
     monkeypatch.setattr(catching_up, "PARTS_MAX", 3)
     monkeypatch.setattr(catching_up, "PAUSE_S_FIRST", 0.001)
@@ -79,12 +84,16 @@ async def test_jobs_that_fail_and_die_make_what_a_live_pipeline_does(
     tmp_path: Path, seed: int, beside: bool, given: Release
 ) -> None:
     """Two jobs at once under drawn faults, each run again until it is done."""
+    history = HISTORIES[seed] = History()
+    history.life(is_empty=True)
     async with Engine.in_memory() as engine, Engine.in_memory() as alone:
         world, same = World(partial(Here, 3), tmp_path, seed, engine), World(partial(Here, 3), tmp_path, seed, alone)
+        world.made.source = recorded_log(world.made.source, history)
         for each in (world, same):
             await each.write(EVENTS)
         end = await world.export()
         draw = random.Random(seed)
+        pipeline = judged(seed, world.place)
 
         async def jobs() -> None:
             for run in range(RUNS_MAX):
@@ -92,7 +101,8 @@ async def test_jobs_that_fail_and_die_make_what_a_live_pipeline_does(
                 plan = FaultPlan(Faults.drawn(seed=seed, crashes=crashes, lost=2, refused=2, delayed=4, within=120))
                 place = Place(FaultyStore(world.place.store, plan), FaultyBlobs(world.place.blobs, plan))
                 try:
-                    assert (await catch_up(world.job(place, entries_max=20, release=given))).end == str(end)
+                    job = world.job(place, entries_max=20, release=given)
+                    assert (await catch_up(replace(job, name=job.name.replace("seed", "judged")))).end == str(end)
                 except (SimulatedCrash, Refused, OutcomeUnknown):
                     continue
                 return
@@ -101,13 +111,17 @@ async def test_jobs_that_fail_and_die_make_what_a_live_pipeline_does(
         async def live() -> None:
             if beside:
                 await asyncio.sleep(draw.random() / 5)
-                await world.made.pipeline.run_until_idle(world.place, release=given)
+                await pipeline.run_until_idle(world.place, release=given)
 
         async with asyncio.timeout(60):
             await asyncio.gather(jobs(), jobs(), live())
         await same.made.pipeline.run_until_idle(same.place)
-        await world.made.pipeline.run_until_idle(world.place, release=given)
-        assert await stored(world.made) == await stored(same.made)
+        await pipeline.run_until_idle(world.place, release=given)
+        found = await stored(world.made)
+        assert found == await stored(same.made)
+        history.quiesce(rows_of(world.made.source))
+        verdict = check(history)
+        assert verdict.ok and verdict.counts.outputs == sum(map(len, found.values())), verdict.text
 
 
 def test_a_path_is_read_back_and_its_bytes_have_its_order() -> None:
@@ -160,6 +174,43 @@ async def test_the_driver_takes_epochs_of_few_entries_and_few_states(
             made.clear()
             await catch_up(world.job(world.place, driver_entries=entries), until)
             assert bool(made) == (not is_here and (has_states or entries < 4))
+
+
+class Full(Folder):
+    """A lake that refuses to write where it has no room left."""
+
+    room = 0
+
+    def create(self, name: str, data: bytes) -> bool:
+        if not Full.room:
+            raise Refused(f"no room for {name}")
+        is_new = super().create(name, data)
+        Full.room -= is_new
+        return is_new
+
+
+@pytest.mark.parametrize("seed", often(50, 5))
+async def test_what_a_lake_refuses_half_way_is_made_by_the_next_run(tmp_path: Path, seed: int) -> None:
+    """Export and epochs go on from what is there, however little each run may write."""
+    async with Engine.in_memory() as engine, Engine.in_memory() as alone:
+        world, same = World(partial(Here, 3), tmp_path, seed, engine), World(partial(Here, 3), tmp_path, seed, alone)
+        log, scratch, runs, is_done = Full(tmp_path / "log"), Full(tmp_path / "scratch"), 0, False
+        job = world.job(world.place, entries_max=1, timeout_s=0.0, admin=EngineAdmin(engine))
+        for each in (world, same):
+            await each.write(EVENTS)
+        while not is_done:
+            Full.room, runs = world.draw.randrange(1, 60) if runs else 1, runs + 1
+            try:
+                await catch_up(replace(job, log=log, scratch=scratch))
+                is_done = True
+            except Refused as error:
+                assert "no room for" in str(error) and runs < 200
+                if runs % 3 == 0:
+                    await world.write(2)
+                    await same.write(2)
+        assert runs > 1 and not [*scratch.list()]
+        await same.made.pipeline.run_until_idle(same.place)
+        assert await stored(world.made) == await stored(same.made)
 
 
 async def test_an_export_that_does_not_fit_is_refused_with_the_cure(tmp_path: Path) -> None:

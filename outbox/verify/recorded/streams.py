@@ -221,10 +221,9 @@ class RecordedDocuments:
     def __init__(self, store: StateStore, seen: Steps | PipelineEvents) -> None:
         self._store = store
         self._seen = seen
-        self.capabilities, self.scan, self.unfinished = store.capabilities, store.scan, store.unfinished
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)  # what only some stores can, `changed` for one
+        return getattr(self._store, name)  # where a plan is all that is wanted, there is no store
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         found = await self._store.read(key, session=session)
