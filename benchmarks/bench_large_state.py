@@ -5,7 +5,7 @@
 Each order is of an article of its own, whose state is 10 KB of text that does not compress.  One job takes all orders
 on Spark in `local[2]`, whose one JVM is driver and executor; a second one takes 500 orders more, of articles that have
 states.  Memory is the greatest resident set of this process, of a Python worker, and the heap that the JVM may have.
-The states are looked at afterwards, one in a thousand.
+Every state and output is looked at afterwards.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ import msgspec
 
 from benchmarks.bench_catch_up import SCRATCH, memory_mb
 from outbox.engine.engine import Engine
-from outbox.ops.admins.engine import EngineAdmin
-from outbox.ops.values.streams import ReadPipelines, ReadPipelineState
 from outbox.streams import Emit, OrderedLog, Pipeline, Position
-from outbox.streams.log_places import place_of
+from outbox.streams.log_places import Place, place_of
+from outbox.streams.pipeline.checkpoint import PIPELINE, PipelineRegister, sections_of
+from outbox.streams.pipeline.replica import read_part
+from outbox.streams.register import RegisterCell
 from outbox_bench import report
 
 HERE = "benchmarks.bench_large_state"
@@ -121,31 +122,33 @@ async def run(folder: Path, count: int, heap_mb: int) -> dict[str, float]:
                 began_s = time.monotonic()
                 await catch_up(job, end)
                 found[name] = time.monotonic() - began_s
-            await check(engine, count)
-            (view,) = await EngineAdmin(engine).ask(ReadPipelines("counts"))
-    assert view.stands is not None
+            state_bytes = await size_of(place, count)
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     found["heap_mb"] = jvm.java.lang.Runtime.getRuntime().maxMemory() / 1e6
     spark.stop()
     return found | {
-        "state_mb": view.stands.size_bytes / 1e6,
+        "state_mb": state_bytes / 1e6,
         "memory_mb": memory_mb(resource.RUSAGE_SELF),
         "worker_mb": worker_mb[0],
     }
 
 
-async def check(engine: Engine, count: int) -> None:
-    """Look at one state in a thousand, and at how many outputs there are."""
-    for article in (*range(0, count, 1_000), LAST - 1, LAST, count - 1):
-        state = await EngineAdmin(engine).ask(ReadPipelineState("counts", "seen", f"{article}", "int"))
-        expected = Seen(1 + (article < LAST), text_of(article))
-        assert msgspec.json.decode(bytes(state.value), type=Seen) == expected, article
-    outputs = 0
-    async for each in View(engine).counts.read():
-        outputs += 1
-        assert each.value == 1 + (outputs > count)
-    assert outputs == count + LAST
+async def size_of(place: Place, count: int) -> int:
+    """Look at every state and every output; the bytes of the states."""
+    found = await RegisterCell(place.store, f"{PIPELINE}counts", PipelineRegister, new_id=place.new_id).read()
+    assert found is not None
+    counts, parts = [0] * count, found.register.stands.parts
+    for part in parts:
+        for section in sections_of(await read_part(place, part), part):
+            for key, raw in section.states.items():
+                article, state = int(key.removeprefix("i")), msgspec.json.decode(bytes(raw), type=Seen)
+                assert state.text == text_of(article), article
+                counts[article] = state.count
+    assert counts == [1 + (article < LAST) for article in range(count)]
+    outputs = [each.value async for each in View(place).counts.read()]
+    assert outputs == [1] * count + [2] * LAST
+    return sum(part.size_bytes for part in parts)
 
 
 @contextmanager
