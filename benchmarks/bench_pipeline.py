@@ -79,7 +79,7 @@ class Figures:
         return sorted(self.latency_ms)[int(len(self.latency_ms) * share)]
 
 
-def work(count: int, rate: float, seed: int) -> Work:
+def work(count: int, rate: float, seed: int, *, has_changes: bool = True) -> Work:
     """The pages of one repeat."""
     random = Random(seed)
     vocabulary = [f"word{number}" for number in range(WORDS)]
@@ -95,7 +95,7 @@ def work(count: int, rate: float, seed: int) -> Work:
         now_s += random.expovariate(rate)
         due_s.append(now_s)
     operators = Operators()
-    return Work(pages, due_s, {id_of(page): operators.changes(page) for page in pages})
+    return Work(pages, due_s, {id_of(page): operators.changes(page) for page in pages if has_changes})
 
 
 class Operators:

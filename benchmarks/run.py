@@ -11,9 +11,9 @@ services a round trip away, `--only feed` a Spark feed, `--only streams` ordered
 what OpenTelemetry costs a message, `--only looks` for how long an operator's answers hold a host's event loop,
 `--only ledger` merges into a ledger of `consume`, `--only pipeline` a pipeline beside handlers and SQLite,
 `--only recovery` what a kill costs one, `--only catch-up` its history on Spark beside the local runner, `--only
-large-state` states there of ten times the executor's memory.  Writes w1, log, folder, profile, scopes, history, azure,
-azure-latency, feed, streams, telemetry, looks, ledger, pipeline, recovery, catch-up and large-state, those of what was
-chosen, into the folder, each as .json and .txt.
+large-state` states there of ten times the executor's memory, `--only stalls` what holds a pipeline's event loop.
+Writes w1, log, folder, profile, scopes, history, azure, azure-latency, feed, streams, telemetry, looks, ledger,
+pipeline, recovery, catch-up, large-state and stalls, those of what was chosen, into the folder, each as .json and .txt.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from benchmarks import (
     bench_pipeline,
     bench_recovery,
     bench_scopes,
+    bench_stalls,
     bench_streams,
     bench_telemetry,
     profile_w1,
@@ -59,10 +60,10 @@ SCRATCH = ROOT / "build"  # beside the sources, so on a real disk and not in mem
 SYSTEMS = ("benchmarks.peers.floor", *w1.SYSTEMS)
 PARTS = (
     "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed", "streams", "telemetry", "looks",
-    "ledger", "pipeline", "recovery", "catch-up", "large-state",
+    "ledger", "pipeline", "recovery", "catch-up", "large-state", "stalls",
 )  # fmt: skip
 LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS, TELEMETRY, LOOKS, *_ = PARTS
-LEDGER, PIPELINE, RECOVERY, CATCH_UP, LARGE_STATE = PARTS[-5:]
+LEDGER, PIPELINE, RECOVERY, CATCH_UP, LARGE_STATE, STALLS = PARTS[-6:]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -108,6 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(bench_catch_up.publish(bench_catch_up.ENTRIES, bench_catch_up.KEYS, options.output))
     if LARGE_STATE in parts:
         print(bench_large_state.publish(bench_large_state.STATE_MB, bench_large_state.HEAP_MB, options.output))
+    if STALLS in parts:
+        print(bench_stalls.publish(bench_stalls.MINUTES, options.output))
     if TELEMETRY in parts:
         print(bench_telemetry.publish(options.repeats, options.messages, options.output))
     return 0

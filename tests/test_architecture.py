@@ -53,7 +53,7 @@ STATEMENTS_MAX = {
     "outbox/ops": 7_638,
     "outbox/registration": 339,
     "outbox/runtime": 6_168,
-    "outbox/streams": 6_812,
+    "outbox/streams": 6_842,
     "outbox/testing": 590,
     "outbox/verify": 9_699,
 }

@@ -102,6 +102,7 @@ class PipelineLoop:
         while True:
             try:
                 has_more = await replica.turn()
+                self._frozen.take()
             except FINAL:
                 raise
             except (Refused, OutcomeUnknown) as error:
@@ -141,7 +142,6 @@ class PipelineLoop:
                     self._begun_count = 0
                     if self.workers is not None:
                         self.workers.restarts = 0
-                self._frozen.take(replica.tasks.state_count)
             except FINAL:
                 raise
             except (Refused, OutcomeUnknown) as error:

@@ -25,6 +25,8 @@ from outbox.streams.pipeline.changes import Changes, applied, changes_of
 from outbox.streams.pipeline.state_fields import Marked, StateFields
 
 SLOTS = 64
+MEMBER_BYTES = 64
+"""The bytes of a state's member, roughly."""
 GONE = msgspec.Raw(b"null")
 """In place of the state of a key that has none any more."""
 
@@ -90,6 +92,8 @@ class KeyedStates:
         """The saved members of each key, behind the position of their checkpoint: the one under way, and a lost one."""
         self._lost: dict[Key, list[tuple[Position, Marked]]] = {}
         """The same of the checkpoints before it, which may not stand."""
+        self._old: list[dict[Key, Any]] = []
+        """What was of earlier checkpoints: to let go of it at once takes milliseconds."""
         self._fields = fields
         self._look = fields.look if fields is not None and len(fields.boxes) > 1 else None
         """Notes a box that was moved to another field, where there are several."""
@@ -130,6 +134,7 @@ class KeyedStates:
         None: all.
         """
         self._saved, self._unstored = defaultdict(_nothing), []
+        self._old = [self._taken, self._lost, self._marked]
         if since == self._at:
             self._taken, self._lost = self._changed, {}
         else:  # another checkpoint stands than the last that was begun
@@ -141,13 +146,20 @@ class KeyedStates:
         self._waiting = dict(self._taken if since is not None else self.all())
 
     def save(self, count: int) -> bool:
-        """Save up to `count` states; whether all are saved."""
-        for _ in range(min(count, len(self._waiting))):
-            self._save(self._waiting.popitem()[0])
-        found, self._unstored = self._unstored, []
+        """Save up to `count` states, or as many members of some; whether all are saved."""
+        for old in self._old:
+            for _ in range(min(2 * count, len(old))):
+                old.popitem()
+        left = count
+        while self._waiting and left > 0 and len(self._unstored) < count:
+            left -= self._save(self._waiting.popitem()[0])
+        found = []
+        while self._unstored and count > 0:
+            found.append(self._unstored.pop())
+            count -= weight(found[-1][1])
         if found:
             self._store(found)
-        return not self._waiting
+        return not (self._waiting or self._unstored)
 
     def saved(self) -> Mapping[int, Saved]:
         """The saved states and changes, by slot."""
@@ -159,16 +171,18 @@ class KeyedStates:
             return self._fields.copied(state)
         return self.decode(self.encode(state), self.schema)
 
-    def _save(self, key: Key) -> None:
+    def _save(self, key: Key) -> int:
+        """Save a state; how many states of one member it is about as much as."""
         try:
             state = self.by_key.get(key)
             if self._fields is not None and state is not None and self._since is not None:
                 changes = self._changes(self._fields, key, state, self._since)
                 if changes is not None:
                     self._unstored.append((key, changes))
-                    return
+                    return weight(changes)
             raw = GONE if state is None else msgspec.Raw(self.encode(state))
             self._saved[slot_of(key)].states[text_of(key)] = raw
+            return 1 + len(memoryview(raw)) // MEMBER_BYTES
         except Exception as error:
             raise self._unstorable(key, error) from error
 
@@ -234,6 +248,11 @@ class KeyedStates:
         for each in changes:
             self._fields.apply(state, each)
         return state
+
+
+def weight(changes: Changes) -> int:
+    """How many members changed, and 1 at least."""
+    return max(1, sum(map(len, changes.members.values())))
 
 
 @lru_cache(maxsize=1 << 16)

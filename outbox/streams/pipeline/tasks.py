@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from outbox.errors import NotRegistrable
 from outbox.lineage import Key
@@ -19,37 +19,58 @@ from outbox.streams.pipeline.operators import Frame
 from outbox.streams.pipeline.plan import GraphChanged, PipelinePlan
 from outbox.streams.pipeline.states import KeyedStates, slot_of
 
-STATES_AT_ONCE = 16
+STATES_AT_ONCE = 32
 """The states that a checkpoint saves or merges before it lets others go on."""
 Deliver = Callable[[str, Frame, bool], None]
 """Takes the frames of a sink; whether their values are as stored."""
 
 
-STATES_FROZEN = 1_000
-"""The states that are frozen at once, at least."""
+YOUNG = 3_000
+"""New objects, less gone ones, before Python's collector checks them; its default is 700."""
+FROZEN_MAX = 1_000
+"""Freezes before all objects are checked for garbage in cycles; the next time twice as many."""
 
 
 class Frozen:
-    """Keeps states from Python's cyclic garbage collector, which stops everything while it walks over them.
+    """Keeps live objects from Python's cyclic garbage collector, which stops everything while it checks them.
 
-    `gc.freeze` takes all that is alive, and garbage in cycles with it; so it is called seldom, and undone at the end.
+    A state's members are as many objects.  `gc.freeze` takes garbage in cycles with it, so all are checked now and
+    then; the last one that ends undoes it, also what somebody else froze.
     """
 
-    def __init__(self) -> None:
-        self._count = 0
+    _users: ClassVar[int] = 0
+    _given: ClassVar[tuple[int, int, int]] = (0, 0, 0)
 
-    def take(self, count: int) -> None:
-        """Freeze all objects if there are many more states than last time."""
-        if count >= self._count + STATES_FROZEN:
-            self._count = count
+    def __init__(self) -> None:
+        self._is_begun, self._count, self._whole_at = False, 0, FROZEN_MAX
+
+    def take(self) -> None:
+        """Freeze live objects, if the collector has checked some since."""
+        if not self._is_begun:
+            self._is_begun = True
+            if not Frozen._users:
+                first, *rest = Frozen._given = gc.get_threshold()
+                gc.set_threshold(YOUNG if 0 < first < YOUNG else first, *rest)
+            Frozen._users += 1
+        if not any(gc.get_count()[1:]):
+            return
+        self._count += 1
+        if self._count < self._whole_at:
             gc.collect(1)
-            gc.freeze()
+        else:
+            self._whole_at *= 2
+            gc.unfreeze()
+            gc.collect()
+        gc.freeze()
 
     def end(self) -> None:
         """Let the collector walk over all again."""
-        if self._count:
-            self._count = 0
-            gc.unfreeze()
+        if self._is_begun:
+            self._is_begun = False
+            Frozen._users -= 1
+            if not Frozen._users:
+                gc.set_threshold(*Frozen._given)
+                gc.unfreeze()
 
 
 class BeginAgain(Exception):
@@ -135,11 +156,6 @@ class LocalTasks:
             slots.setdefault(slot_of(key), []).append(key)
         for slot in sorted(slots):
             yield [(key, states.copied(states.by_key[key])) for key in slots[slot] if key in states.by_key], self.at
-
-    @property
-    def state_count(self) -> int:
-        """How many states there are in this process."""
-        return sum(len(states) for core in self.cores.values() if (states := states_of(core)) is not None)
 
     def end(self) -> None:
         """Leave nobody waiting: nobody waits here."""

@@ -76,6 +76,7 @@ class TaskWorker:
             case Look():
                 yield self._look(message)
             case Moved():
+                self._frozen.take()
                 yield from self._take(message.to, message.worker, self._exchange.frame(message))
 
     def _begin(self, message: Begin) -> Answer:
@@ -132,7 +133,6 @@ class TaskWorker:
             sections = sections_saved(self._states)
             yield Answer(self.saving.id, self.saving.at, [msgspec.json.encode(each) for each in sections.values()])
             self.saving = None
-            self._frozen.take(sum(map(len, self._states.values())))
 
     def _look(self, message: Look) -> Answer:
         if not message.operator:

@@ -211,8 +211,6 @@ class WorkerTasks:
     def __init__(self, plan: PipelinePlan, deliver: Deliver, workers: Workers) -> None:
         self.at = Position(0)
         """The position that was fed last."""
-        self.state_count = 0
-        """The states are in the workers."""
         self._plan = plan
         self._deliver = deliver
         self._workers = workers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -125,7 +124,14 @@ def expected(texts: Sequence[str]) -> list[tuple[str, int]]:
     return made
 
 
-def recorded(done: list[object]) -> SimpleNamespace:
-    """Python's collector, whose freezing goes into a list."""
-    freeze, unfreeze = partial(done.append, "freeze"), partial(done.append, "unfreeze")
-    return SimpleNamespace(collect=gc.collect, freeze=freeze, unfreeze=unfreeze)
+def recorded(done: list[object], looks: int, threshold: int = 700) -> SimpleNamespace:
+    """Python's collector, which has looked at young objects so many times; what is asked of it goes into a list."""
+    left = iter(range(looks))
+    return SimpleNamespace(
+        collect=lambda generation=2: done.append(f"collect {generation}"),
+        freeze=partial(done.append, "freeze"),
+        unfreeze=partial(done.append, "unfreeze"),
+        get_count=lambda: (5, 0, 0) if next(left, None) is None else (5, 1, 0),
+        get_threshold=lambda: (threshold, 10, 10),
+        set_threshold=lambda *given: done.append(given[0]),
+    )

@@ -65,15 +65,31 @@ async def test_all_items_wait_for_few_checkpoints_while_entries_flow(monkeypatch
 
 async def test_states_are_frozen_while_a_replica_goes_on_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     made, done = Counting(Engine.in_memory()), list[object]()
-    monkeypatch.setattr(tasks, "STATES_FROZEN", 3)
-    monkeypatch.setattr(tasks, "gc", recorded(done))
-    async with asyncio.timeout(20), made.pipeline.run(made.engine, checkpoint_s=0.01) as running:
+    monkeypatch.setattr(tasks, "gc", recorded(done, looks=1))
+    monkeypatch.setattr(tasks.Frozen, "_users", 0)
+    async with asyncio.timeout(20), made.pipeline.run(made.engine, replicas=2, checkpoint_s=0.01) as running:
         for number, text in enumerate(("a b", "c")):
             await made.write(text)
             await running.until(Position(number + 1))
-            await asyncio.sleep(0.05)
             done.append(number)
-    assert done == [0, "freeze", 1, "unfreeze"]
+    assert [each for each in done if each not in (0, 1)] == [tasks.YOUNG, "collect 1", "freeze", 700, "unfreeze"]
+    assert done[-2:] == [700, "unfreeze"]
+
+
+def test_all_is_looked_through_for_garbage_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = list[object]()
+    monkeypatch.setattr(tasks, "FROZEN_MAX", 2)
+    monkeypatch.setattr(tasks.Frozen, "_users", 0)
+    monkeypatch.setattr(tasks, "gc", recorded(done, looks=4, threshold=0))
+    frozen, other = tasks.Frozen(), tasks.Frozen()
+    for each in (frozen, frozen, frozen, frozen, frozen, other):
+        each.take()
+    frozen.end()
+    frozen.end()
+    young, whole = ["collect 1", "freeze"], ["unfreeze", "collect 2", "freeze"]
+    assert done == [0, *young, *whole, *young, *whole]  # a collector that is off stays off
+    other.end()
+    assert done[-2:] == [0, "unfreeze"]
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -261,7 +277,6 @@ class Replica:
         self.turns, self.checkpoints_made, self.released, self.holds_back = list(turns), 0, Position(5), False
         self.fed = asyncio.Event()
         self.plan = made_plan()
-        self.tasks = SimpleNamespace(state_count=0)
 
     async def turn(self) -> bool:
         found = self.turns.pop(0) if self.turns else TooLarge("the end")

@@ -279,6 +279,31 @@ def test_of_many_members_the_changed_one_is_written_and_until_a_checkpoint_with_
     assert not states._marked and not states._lost  # nothing is kept of what stands
 
 
+def test_a_step_of_saving_is_as_long_as_members_are_many_also_of_keys_that_change_meanwhile() -> None:
+    states = KeyedStates((codec := StateCodec(state_codec(Members))).encode, codec.decode, 1, fields_of(Members))
+    states.load({f"s{key}": msgspec.Raw(b'{"members":{}}') for key in range(12)}, 1)
+
+    def change(key: int, at: int) -> None:
+        state = states.touch(f"{key}", Position(at))
+        state.members.update(dict.fromkeys(range(1 + 9 * (key % 2)), at))
+
+    for at in (1, 2):
+        for key in range(12):
+            change(key, at)
+        states.begin(Position(at), Position(at + 1))
+        for key in range(6):
+            change(key, at + 1)
+        sizes, before, is_done = list[int](), 0, False
+        while not is_done:
+            is_done = states.save(8)
+            found = [raw for saved in states.saved().values() for raw in saved.changes.values()]
+            members = sum(len(changes_of(raw).members["members"]) for raw in found)
+            sizes.append(members - before)
+            before = members
+        assert before == 66 and len(found) == 12
+        assert max(sizes) < 8 + 10 and min(sizes) > 0 and len(sizes) >= 6
+
+
 def test_a_map_goes_by_its_keys_and_reading_numbers_changes_nothing() -> None:
     box = MapState({3: 1, 1: 2, 2: 3})
     assert [*box.items()] == [(1, 2), (2, 3), (3, 1)] and box == {1: 2, 2: 3, 3: 1} and 3 in box
