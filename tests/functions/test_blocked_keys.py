@@ -117,6 +117,18 @@ def as_handed_over(message: ServiceBusReceivedMessage) -> func.ServiceBusMessage
     )
 
 
+def note_time_given(processor: Any) -> list[float]:
+    """Note how long each attempt from now on may take, in seconds."""
+    handled, noted = processor._handled, list[float]()
+
+    async def noting(delivery: Any, within_s: float) -> Any:
+        noted.append(within_s)
+        return await handled(delivery, within_s)
+
+    processor._handled = noting
+    return noted
+
+
 @asynccontextmanager
 async def ground(
     *,
@@ -167,10 +179,12 @@ async def test_what_waits_behind_a_dead_letter_keeps_its_deliveries_and_its_orde
         await books.block(1, 2, 3)
         await asyncio.sleep(3)  # with a rest of a third of a second all three deliveries had gone after one
         assert books.given_back == 0 and books.left() == 3
+        within_s = note_time_given(books.processor)
         began_s = time.monotonic()
         await books.client.discard("lines", "red-0")
         await books.wait_lines(1, 2, 3)
         assert time.monotonic() - began_s < 10, "it looks while it waits"
+        assert within_s[0] < 18 and within_s[1:] == [20, 20], "the first has what is left of its lock, no more"
         assert await books.client.dead_letters("lines") == [] and books.given_back == 0
 
 

@@ -193,22 +193,25 @@ async def test_each_option_is_a_condition_of_its_own() -> None:
 
 
 async def test_many_are_moved_at_the_pace_and_for_as_long_as_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = list[dict[str, Any]]()
+    given, limits = list[dict[str, Any]](), list[int | None]()
 
     async def moved(admin: Admin, letters: Any, **more: Any) -> Any:
         given.append(more)
         return dead_letters.MovedGroup(1, 0)
 
     async def found(admin: Admin, queues: Any, where: Any, count_max: Any) -> Any:
+        limits.append(count_max)
         return [view_of("m", dead(), "")]
 
     for name, double in (("found_in", found), ("resubmit_all", moved), ("discard_all", moved)):
         monkeypatch.setattr(dead_letters, name, double)
-    for words in ("resubmit q --reason r --rate 5", "discard q --reason r --rate 5", "discard q --reason r --for-good"):
+    pace = ("resubmit q --reason r --rate 5", "discard q --reason r --rate 5", "discard q --all --limit 2 --for-good")
+    for words in pace:
         options = make_parser().parse_args(["dead-letters", *words.split(), "--data", "x"])
         options.connect = lambda options: nullcontext(None)
         await asyncio.to_thread(options.work, options)
     assert given == [{"a_second": 5.0}, {"a_second": 5.0, "for_good": False}, {"a_second": None, "for_good": True}]
+    assert limits == [None, None, 2], "a limit is one of all too"
 
 
 async def test_the_first_that_was_left_says_why() -> None:

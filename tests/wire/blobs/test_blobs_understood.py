@@ -194,6 +194,11 @@ async def test_who_names_the_lease_of_a_blob_may_write_it_anew(emulator: BlobEmu
     assert (await put(emulator, If_None_Match="*", x_ms_lease_id=LEASE.replace("1", "2"))).code == "BlobAlreadyExists"
     clock.seconds += 15
     assert (await put(emulator, If_None_Match="*", x_ms_lease_id=LEASE)).code == "BlobAlreadyExists"
+    for headers in (taken, {"x_ms_lease_action": "break"}):
+        await asked(emulator, "blob.lease", headers=headers)
+    assert (await put(emulator, If_None_Match="*", x_ms_lease_id=LEASE)).status == 201, "a breaking lease holds"
+    clock.seconds += 15
+    assert (await put(emulator, If_None_Match="*", x_ms_lease_id=LEASE)).code == "BlobAlreadyExists"
 
 
 async def test_a_container_says_that_nothing_of_it_is_immutable(emulator: BlobEmulator) -> None:
