@@ -47,6 +47,7 @@ def received(key: str, n: int) -> ServiceBusMessage:
 @pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_blocking_handler_past_what_its_invocation_waits_commits_nothing(scope: str) -> None:
     app, go, ended = App("steps", retry=Retries(limit=1)), threading.Event(), list[Any]()
+    before = set(threading.enumerate())
 
     @app.handler("steps", key="key", blocking=True, time_limit_s=600)
     def step(message: Step, steps: Steps, ctx: Context) -> None:
@@ -74,7 +75,7 @@ async def test_a_blocking_handler_past_what_its_invocation_waits_commits_nothing
         await processor.finish()
         go.set()
         async with asyncio.timeout(WITHIN_S):
-            while len(ended) < 2:  # noqa: ASYNC110  # a thread has no loop to set an event of
+            while len(ended) < 2 or set(threading.enumerate()) - before:  # noqa: ASYNC110  # no thread says that it ends
                 await asyncio.sleep(0.002)
         assert isinstance(ended[1], HandlingEnded) and await processor.client.state(Steps, "a") is None
 

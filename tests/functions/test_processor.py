@@ -432,6 +432,7 @@ async def test_a_resubmission_that_takes_long_ends_with_the_time_of_the_message_
         assert not tried.is_done
         over.set()
         await processor.finish()
+        assert not processor._tasks.running, "the end waits for what outlives its invocation"
 
 
 async def test_a_request_that_ends_the_process_is_answered_and_may_come_again(host: Host) -> None:
@@ -497,11 +498,15 @@ async def test_a_blocked_key_is_looked_at_less_and_less_often(host: Host, monkey
     assert await waiting.wait(50) == "blocked" and waiting.slept_s == [1, 2, 4, 8, 15, 15, 5]
 
 
-@pytest.mark.parametrize(("within_s", "told"), [(1.5, "blocked"), (2.5, "unblocked")])
+@pytest.mark.parametrize(
+    ("attempt_s", "within_s", "told"),
+    [(2, 1.5, "blocked"), (2, 2, "unblocked"), (100, 10.9, "blocked"), (100, 11, "unblocked")],
+)
 async def test_a_key_that_is_free_too_late_for_an_attempt_counts_as_blocked(
-    host: Host, monkeypatch: pytest.MonkeyPatch, within_s: float, told: str
+    host: Host, monkeypatch: pytest.MonkeyPatch, attempt_s: float, within_s: float, told: str
 ) -> None:
-    """The least attempt takes a second."""
+    """It is free after a second; the least attempt takes half of a whole one, at most ten seconds."""
+    host.processor._settings = replace(host.settings, attempt_s=attempt_s)
     assert await Waiting(host.processor, monkeypatch, BLOCKED, None).wait(within_s) == told
 
 
@@ -511,6 +516,8 @@ async def test_a_resubmission_is_handled_once_and_its_next_one_again(
     first, second = (BlockedSession("o0", again=Message(body=b"{}", attempt=attempt)) for attempt in (1, 2))
     waiting = Waiting(host.processor, monkeypatch, first, first, first, second, second, None)
     assert await waiting.wait(60) == "unblocked" and waiting.handled == [1, 2]
+    late = Waiting(host.processor, monkeypatch, first, None)
+    assert await late.wait(0.9) == "blocked" and late.handled == [], "the next delivery has the time for it"
 
 
 async def test_a_message_that_comes_again_rests_longer_up_to_the_limit(
