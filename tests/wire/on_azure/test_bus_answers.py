@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from outbox.azure import connecting
 from outbox.azure.connecting import AzureOperations
 from outbox.azure.servicebus import bus as servicebus_bus
-from outbox.azure.servicebus import dead_letters, sources
+from outbox.azure.servicebus import dead_letters, links, sources
 from outbox.azure.servicebus.bus import LockedMessage, Sending, ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
 from outbox.azure.servicebus.entities import LOOK_COUNT_MAX, ServiceBusEntities
@@ -333,6 +333,29 @@ async def test_a_task_that_does_not_end_is_cancelled_when_its_bus_closes(monkeyp
     await tasks.close()
     with pytest.raises(asyncio.CancelledError):
         await endless
+
+
+async def test_whoever_waits_for_a_settlement_is_answered_when_its_link_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "CLOSE_S", 0.01)
+
+    class Receiver:
+        session, _handler = SimpleNamespace(session_id="s"), None
+
+        async def complete_message(self, message: Any) -> None:
+            await asyncio.sleep(60)
+
+        async def close(self) -> None:
+            return
+
+    link = Link("orders", cast(Any, Receiver()), arrived=lambda: None, now_ms=lambda: 0)
+    message: Any = SimpleNamespace(sequence_number=1)
+    waiting = [asyncio.create_task(link.settle(message, Settle("complete"))) for _ in range(3)]  # one at a time
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    await link.close()
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [OutcomeUnknown, asyncio.CancelledError, OutcomeUnknown]
 
 
 async def test_a_caller_of_many_has_no_more_sent_ahead_than_the_limit(ground: BusGround) -> None:
