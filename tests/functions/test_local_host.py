@@ -6,22 +6,25 @@ import asyncio
 import importlib.util
 import itertools
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from outbox import Engine
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.entities import QueueSettings
 from tests.unit.waiting import until
+from tools.local_functions import host as hosts
 from tools.local_functions import pump
 from tools.local_functions.host import FunctionsHost
-from tools.local_functions.settings import read_host_file, resolved
+from tools.local_functions.settings import HostFile, read_host_file, resolved
 from tools.local_functions.timers import Schedule
 from tools.local_functions.wire import TypedData
 from tools.local_functions.workers import Result, make_worker
@@ -222,6 +225,101 @@ async def test_a_function_that_takes_too_long_ends_the_host(tmp_path: Path, monk
         assert (await site.host.request("GET", "/api/slow")).status == 500
         with pytest.raises(Exception, match="slow took longer than functionTimeout"):
             await asyncio.wait_for(site.host.wait_failed(), 1)
+
+
+class Links:
+    """A client in place of the SDK's: a receive has what is next of `steps`, ids or errors, and takes 0.6 s."""
+
+    session = None
+
+    def __init__(self, *steps: Any) -> None:
+        self.steps, self.told, self.now_s = list(steps), list[str](), 0.0
+
+    def get_queue_receiver(self, path: str, **options: Any) -> Links:
+        return self
+
+    async def __aenter__(self) -> Links:
+        self.told.append("open")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.told.append("close")
+
+    async def receive_messages(self, count: int, *, max_wait_time: float) -> list[Any]:
+        await asyncio.sleep(0)
+        self.now_s += 0.6
+        step = self.steps.pop(0) if self.steps else None
+        if isinstance(step, Exception):
+            raise step
+        return [] if step is None else [SimpleNamespace(message_id=step, locked_until_utc=None)]
+
+    async def complete_message(self, message: Any) -> None:
+        self.told.append(message.message_id)
+        if message.message_id == "lost":
+            raise ServiceBusError("no answer")
+
+    async def run(self, message: Any) -> Result:
+        if message.message_id == "endless":
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.told.append("cancelled")
+        return Result(True)
+
+    def pumped(self, has_sessions: bool, patch: pytest.MonkeyPatch) -> asyncio.Task[None]:
+        patch.setattr(pump, "FAILED_PAUSE_S", 0)
+        patch.setattr(pump, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        source = pump.Source("orders", has_sessions, count_max=1)
+        return asyncio.create_task(pump.Pump(source, cast(Any, self), self.run, HostFile(session_idle_s=1)).work())
+
+
+@pytest.mark.parametrize("has_sessions", [False, True])
+async def test_a_pump_goes_on_after_a_link_that_failed_and_ends_with_its_function(
+    has_sessions: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    links = Links(ServiceBusError("gone"), "a", "lost", "b", "endless")
+    pumping = links.pumped(has_sessions, monkeypatch)
+    await until(lambda: not links.steps)
+    pumping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pumping
+    await asyncio.sleep(0)
+    assert sorted(links.told[-2:]) == ["cancelled", "close"]
+    assert links.told[:-2] == ["open", "close", "open", "a", "lost", "b"] and caplog.text.count("gone") == 1
+
+
+async def test_a_session_is_kept_while_it_is_busy_and_let_go_when_it_is_idle(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    links = Links("a", "b", "c", None, None, OperationTimeoutError(), "endless")
+    pumping = links.pumped(True, monkeypatch)
+    await until(lambda: not links.steps)
+    pumping.cancel()
+    assert links.told == ["open", "a", "b", "c", "close", "open", "close", "open"] and not caplog.text
+
+
+@pytest.mark.parametrize(("swallowed_count", "ends"), [(2, True), (9, False)])
+async def test_a_host_cancels_until_its_tasks_end_but_not_for_ever(
+    swallowed_count: int, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def swallow() -> None:
+        for _ in range(swallowed_count):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(5)
+        await asyncio.sleep(5)
+
+    monkeypatch.setattr(hosts, "CANCEL_AGAIN_S", 0.01)
+    monkeypatch.setattr(hosts, "CANCEL_COUNT_MAX", 3)
+    host = FunctionsHost(tmp_path)
+    host._spawn(swallow(), "orders")
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await host.__aexit__(None, None, None)
+    (task,) = host._tasks
+    assert task.done() is ends
+    while not task.done():  # noqa: ASYNC110  # each takes one cancellation
+        task.cancel()
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
