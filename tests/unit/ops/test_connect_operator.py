@@ -20,13 +20,14 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.log.records import DocWrite, Modify
 from outbox.engine.state.documents import STATES
-from outbox.errors import AlreadyOpen, Refused
+from outbox.errors import AlreadyOpen, EngineStopped, Refused
 from outbox.lineage import state_id
 from outbox.ops.admins import engine as engine_admin
 from outbox.ops.admins.control import serve_control
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.admins.folder import connect_admin
 from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.host import host as hosts
 from outbox.ops.host.host import HostSettings, open_engine
 from outbox.ops.shared.control_file import (
     ControlFile,
@@ -131,7 +132,9 @@ async def test_a_host_that_waits_gets_the_folder_between_two_answers_and_the_nex
 ) -> None:
     async with connect_admin(folder) as admin:
         await admin.ask(Send("q", [NewMessage(body=msgspec.Raw(b"1"), id="m1")]))
+        write_control_file(folder, ControlFile(1, 1 << 40, "a killed host's"))
         async with waiting(folder) as engine:
+            assert not is_wanted(folder), "it waits no more"
             assert (await admin.ask(ReadStatus())).queues["q"].active == 1
             await admin.ask(Send("q", [NewMessage(body=msgspec.Raw(b"1"), id="m2")]))
             assert len(engine.broker.queue("q").tasks) == 2
@@ -167,6 +170,34 @@ async def test_a_log_that_is_read_says_where_it_was_left_and_states_are_whole(fo
             assert json.loads(rest.splitlines()[-1])["key"] == "k999"
             with pytest.raises(Refused, match="a host waited for it and has it now, so the rest was not read"):
                 [piece async for piece in entries]
+
+
+async def test_a_log_that_fails_under_a_command_is_not_taken_for_a_host_that_waits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*given: Any) -> AsyncIterator[bytes]:
+        yield b"{}"
+        raise EngineStopped("the disk failed")
+
+    monkeypatch.setitem(cast(dict[Any, Any], engine_admin.LINES), ReadStates, fails)
+    async with connect_admin(folder) as admin:
+        with pytest.raises(EngineStopped, match="the disk failed"):
+            [piece async for piece in admin.stream(ReadStates())]
+
+
+async def test_a_host_waits_so_long_for_a_command_and_not_at_all_for_another_host(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_refused(within_s: float) -> None:
+        monkeypatch.setattr(hosts, "OPEN_WITHIN_S", within_s)
+        with pytest.raises(AlreadyOpen):
+            await open_engine(HostSettings(folder))
+        assert not is_wanted(folder), "it waits no more"
+
+    async with asyncio.timeout(20), Engine.open(folder) as engine:
+        await is_refused(0.2)
+        async with serve_control(EngineAdmin(engine), folder):
+            await is_refused(60)
 
 
 async def test_a_command_does_not_go_before_a_host_that_waits(folder: Path) -> None:
