@@ -17,14 +17,18 @@ from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log.closed import CLOSED_NAME
 from outbox.errors import CorruptRecord, EngineStopped, Refused
 from outbox.message import Message
+from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.host.audit import Audit, tallies
-from outbox.ops.host.endpoints import EndpointSettings, check_ports
-from outbox.ops.host.host import HostSettings, _watch, open_engine, stop_on_signals
+from outbox.ops.host.endpoints import Endpoints, EndpointSettings, check_ports
+from outbox.ops.host.host import ControlTask, HostSettings, _watch, open_engine, serve, stop_on_signals
+from outbox.ops.shared.control_file import is_held, read_control_file
+from outbox.runtime.commit.handler_threads import HandlerThreads
 from outbox.testing import START_S, VirtualClock
 from outbox.verify.history import read_history
 from outbox.verify.recorded.events import Quiesce, Tally
 from outbox.worker import Worker
 from tests.unit.ops.conftest import app
+from tests.unit.waiting import until
 
 TAIL = b"torn"
 
@@ -72,6 +76,42 @@ async def test_a_second_signal_ends_the_process_at_once() -> None:
         await stopping.wait()
     left = [loop.remove_signal_handler(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert left == [False, False], "they have their default effect again"
+
+
+async def test_a_host_that_ends_closes_its_threads_its_readings_and_its_control_file(
+    disk_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, stopping = list[HandlerThreads](), list[asyncio.Task[None]]()
+    monkeypatch.setattr(HandlerThreads, "close", lambda threads: closed.append(threads))
+
+    def is_reading() -> bool:
+        return any("_read_rates" in getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
+
+    async def stop() -> None:
+        await until(lambda: (file := read_control_file(disk_path)) and file.amqp_port)
+        assert is_reading() and not closed
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = HostSettings(disk_path, app, EndpointSettings(amqp_port=0), worker_count=2)
+    async with asyncio.timeout(20):
+        await serve(settings, lambda line: stopping.append(asyncio.create_task(stop())))
+    await asyncio.gather(*stopping)
+    assert len(closed) == 1 and not is_reading()
+    assert read_control_file(disk_path) is None and not is_held(disk_path)
+
+
+async def test_a_control_file_has_the_endpoints_whichever_is_open_first_and_goes_with_its_host(
+    engine: Engine, disk_path: Path
+) -> None:
+    for early in (True, False):
+        control = ControlTask(EngineAdmin(engine), disk_path, "token")
+        async with asyncio.timeout(20), control as serving:
+            if not early:
+                await until(lambda: read_control_file(disk_path))
+            control.add_endpoints(Endpoints(1, 2, 3, ()))
+            file = await until(lambda: (found := read_control_file(disk_path)) and found.amqp_port and found)
+            assert (file.amqp_port, file.cosmos_port, file.blob_port, file.faults_token) == (1, 2, 3, "token")
+        assert read_control_file(disk_path) is None and serving.done()
 
 
 @pytest.mark.parametrize("option", ["amqp", "cosmos", "blob", "http", "metrics"])

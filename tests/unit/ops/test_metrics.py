@@ -27,6 +27,7 @@ from outbox.runtime.counts import AGE_BUCKET_COUNT, AGE_MS_MAX, Counts, Depth, P
 from outbox.streams import OrderedLog
 from tests.unit.messages import Step
 from tests.unit.streams.pipeline.counting import Counting
+from tests.unit.waiting import until
 
 SAMPLE = re.compile(r'^(\w+)(\{(?:\w+="(?:[^"\\\n]|\\.)*",?)*\}) (\S+)$')
 
@@ -118,6 +119,24 @@ async def test_a_host_says_what_lies_in_its_queues_and_who_is_behind_in_its_logs
     assert 0 <= read["outbox_pipeline_checkpoint_seconds"][f'{{{label}pipeline="index"}}'] < 60
     assert traced.counts.pipelines == meter.counts.pipelines
     assert traced.counts.depths["steps"].states["active"] == 1 and traced.counts.lags == meter.counts.lags
+
+
+async def test_a_host_takes_its_readings_again_and_again_and_looks_into_its_queues_at_every_sixth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look that fails ends none of that."""
+    done = list[str]()
+
+    async def ask(asked: Any) -> Any:
+        done.append("look")
+        raise Refused("not now")
+
+    monkeypatch.setattr(host, "RATE_EVERY_S", 0)
+    monkeypatch.setattr(Meter, "tick", lambda meter: done.append("tick"))
+    async with AsyncExitStack() as stack:
+        host._read_rates(stack, Meter(), cast(Any, SimpleNamespace(ask=ask)))
+        await until(lambda: len(done) > 9)
+    assert done[:9] == ["tick", "look", *["tick"] * 6, "look"]
 
 
 def test_each_figure_of_a_status_has_its_column_or_its_word() -> None:
