@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from outbox import App, Client, Engine, Worker
+from outbox.engine.backend import blobs
 from outbox.engine.backend.blobs import DELETED, FolderBlobStore, MemoryBlobStore, keep_deleted
-from outbox.errors import Throttled, TooLarge
+from outbox.engine.log.disk import hold
+from outbox.errors import Refused, Throttled, TooLarge
 
 OPEN = Path("/proc/self/fd")
 """What this process has open."""
@@ -76,6 +78,29 @@ async def test_a_backup_begins_with_nothing_that_another_one_has_left(disk_path:
     with keep_deleted(disk_path) as deleted:
         assert list(deleted.iterdir()) == []
     await store.delete("a")  # which is not there
+
+
+@pytest.mark.parametrize("error", [BlockingIOError, FileNotFoundError])
+def test_a_backup_tries_five_times_to_hold_what_a_host_is_removing(
+    error: type[OSError], disk_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries, busy_count = list[Path](), 4
+
+    def busy(folder: Path, flags: int) -> int:
+        tries.append(folder)
+        if len(tries) <= busy_count:
+            folder.rmdir()
+            raise error
+        return hold(folder, flags)
+
+    monkeypatch.setattr(blobs, "hold", busy)
+    monkeypatch.setattr(blobs, "HOLD_PAUSE_S", 0)
+    with keep_deleted(disk_path):
+        assert len(tries) == 5
+    busy_count = 10
+    with pytest.raises(Refused, match="another backup of it is running"), keep_deleted(disk_path):
+        pass
+    assert len(tries) == 10
 
 
 async def test_what_is_flushed_of_a_blob_is_all_of_it(disk_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
