@@ -55,6 +55,22 @@ def manifest(rows: int = 10, **quarantined: int) -> Manifest:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("rows", "given", "count"), [(0, 0, 1), (50_000, 0, 1), (50_001, 0, 2), (12_800_001, 0, 256), (10, 300, 300)]
+)
+def test_a_chunk_has_50000_rows_and_a_feed_256_chunks_unless_their_number_is_given(
+    rows: int, given: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stage_valid(run: Place, folder: str, target: Target, found: Any, chunks: int, *more: Any) -> list[StagedFile]:
+        return [StagedFile("m.parquet", str(chunks - 1), rows, rows)]
+
+    monkeypatch.setattr(plan, "stage_valid", stage_valid)
+    more: dict[str, Any] = {"now_ms": lambda: 0, "chunks": given, "crash_point": None}
+    target, no_rows = Target("q", "T", ("id",), Shape()), cast(Any, None)
+    made = plan.stage_messages(Folder(tmp_path), "s", target, Snapshot(rows, ""), no_rows, **more)
+    assert (made.chunks, made.staged[0].value) == (count, str(count - 1))
+
+
 def spark_with(*results: dict[str, Any]) -> Any:
     """A session in which tasks that send give these rows."""
     session = MagicMock()

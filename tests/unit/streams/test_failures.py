@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -81,6 +82,35 @@ async def test_an_entry_that_fails_is_refused_while_another_input_has_traffic(en
     await steps(replica)
     assert (await register_of(replica)).failures == 0
     assert msgspec.json.decode(bytes((await register_of(replica)).state), type=Total).n == 13
+
+
+@pytest.mark.parametrize(("stale_count", "next_size"), [(2, 1), (3, 2)])
+async def test_after_a_failure_reads_that_find_nothing_are_made_three_times(
+    engine: Engine, stale_count: int, next_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be stale; if none finds what had failed, the log was restored, and what there is is read."""
+    sizes, logs = list[int](), {name: made(name, engine, int) for name in "ab"}
+
+    def handler(total: Total, inputs: Inputs, step: Step) -> None:
+        sizes.append(len(inputs))
+        no_negative(total, inputs, step)
+
+    for log in logs.values():
+        await fill(log, -1)
+    replica = stopping(engine, handler, logs).replica()
+    while not sizes:
+        await replica.step()
+    left = stale_count * len(logs)
+
+    async def stale(read: Any, row: Any, at: Position, *given: Any) -> Any:
+        nonlocal left
+        left -= 1
+        return ([], at) if left >= 0 else await read(row, at, *given)
+
+    for ahead in replica._ahead.values():
+        monkeypatch.setattr(ahead, "entries", partial(stale, ahead.entries))
+    await replica.step()
+    assert sizes == [2, next_size]
 
 
 async def test_an_entry_that_fails_stops_the_processor_while_another_row_has_traffic(engine: Engine) -> None:
