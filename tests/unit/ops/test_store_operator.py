@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -23,10 +24,10 @@ from outbox.ops.values.dead_letters import Discard, DiscardSome, ListDeadLetters
 from outbox.ops.values.messages import Cancel, MakeDue, NewMessage, Pause, Paused, Peek, Send
 from outbox.ops.values.requests import BATCH_COUNT_MAX
 from outbox.ops.values.status import ReadStatus
-from outbox.ports import DeadLetterEntry, HeldMessage, Output
+from outbox.ports import DeadLetterEntry, Document, DocumentKey, HeldMessage, Output
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.worker import Worker
-from tests.unit.ops.conftest import app
+from tests.unit.ops.conftest import Deposit, app
 from tests.unit.ops.operators import store_admin, store_site
 
 
@@ -244,6 +245,36 @@ async def test_on_a_bus_a_page_by_due_time_begins_behind_a_message_that_is_there
     monkeypatch.setattr("outbox.ops.messages.store.LOOKS_MAX", 2)
     with pytest.raises(Refused, match="holds too many messages"):
         await admin.ask(Peek("q", 0, 9, "scheduled", by_due=True))
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+async def test_on_a_bus_a_page_says_which_dead_letters_block_its_keys(engine: Engine, is_indexed: bool) -> None:
+    """With a query all of its keys are looked up, else the first three."""
+    narrow, asked = NarrowEngine(engine, "partition"), list[Sequence[str]]()
+    store, keys = narrow.ports().store, ["k1", "free", "k2", "k3", "k4"]
+    async with Worker(app, narrow) as worker:
+        for key in (each for each in keys if each != "free"):
+            await worker.send("ledger", Deposit(key, -1), id=f"dead-{key}")
+        await worker.wait_idle(timeout_s=20)
+
+    async def among(partitions: Sequence[str], id: str) -> AsyncIterator[Document]:
+        asked.append(partitions)
+        for partition in partitions:
+            if (found := await store.read(DocumentKey(partition, id))) is not None:
+                yield found
+
+    held = [
+        HeldMessage(
+            sequence=n, message=Message(body=b"1", outbox_id=key, session_id=key), status="active", enqueued_ms=0
+        )
+        for n, key in enumerate(("", *keys), 1)
+    ]
+    index: Any = SimpleNamespace(among=among) if is_indexed else None
+    admin = store_admin(engine, peek=Bus(*held).peek, index=index)
+    shown = (await admin.ask(Peek("ledger", state="blocked"))).messages
+    assert [view.id for view in shown] == (["k1", "k2", "k3", "k4"] if is_indexed else ["k1", "k2"])
+    assert all(f"'dead-{view.id}'" in view.why for view in shown) and len(asked) == is_indexed
+    assert len((await admin.ask(Peek("ledger"))).messages) == 6
 
 
 @pytest.mark.parametrize("paused", [True, False])
