@@ -317,7 +317,7 @@ async def test_a_host_cancels_until_its_tasks_end_but_not_for_ever(
         await host.__aexit__(None, None, None)
     (task,) = host._tasks
     assert task.done() is ends
-    while not task.done():  # noqa: ASYNC110  # each takes one cancellation
+    while not task.done():  # each takes one cancellation
         task.cancel()
         await asyncio.sleep(0)
 
