@@ -518,3 +518,26 @@ async def test_a_client_sends_the_same_again_until_it_is_known(
     with pytest.raises(type(error)):
         await asked.send(outputs)
     assert len(sent) == connecting.SEND_COUNT_MAX
+
+
+async def test_a_cancel_that_is_not_answered_in_time_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[str]()
+
+    class Sender:
+        async def __aenter__(self) -> None:
+            return
+
+        async def __aexit__(self, *error: object) -> None:
+            told.append("closed")
+
+        async def cancel_scheduled_messages(self, sequences: list[int]) -> None:
+            told.append(f"cancel {sequences}")
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(connecting, "CANCEL_S", 0.01)
+    unused, namespace = cast(Any, Mock()), cast(Any, SimpleNamespace(sender=lambda destination: Sender()))
+    asked = AzureOperations(namespace, unused, unused, unused, prepare=unused, create=False, now_ms=unused)
+    async with asyncio.timeout(5):
+        with pytest.raises(OutcomeUnknown, match="cancel in news"):
+            await asked.cancel("news", (7,))
+    assert told == ["cancel [7]", "closed"]
