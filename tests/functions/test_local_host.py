@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+from azure.servicebus.exceptions import MessageLockLostError, OperationTimeoutError, ServiceBusError
 
 from outbox import Engine
 from outbox.emulator.servicebus import ServiceBusServer
@@ -251,7 +251,12 @@ class Links:
         step = self.steps.pop(0) if self.steps else None
         if isinstance(step, Exception):
             raise step
-        return [] if step is None else [SimpleNamespace(message_id=step, locked_until_utc=None)]
+        until = datetime.now(UTC) - timedelta(hours=1) if step == "late" else None
+        return [] if step is None else [SimpleNamespace(message_id=step, locked_until_utc=until)]
+
+    async def renew_message_lock(self, message: Any) -> None:
+        self.told.append("renew")
+        raise MessageLockLostError
 
     async def complete_message(self, message: Any) -> None:
         self.told.append(message.message_id)
@@ -259,6 +264,7 @@ class Links:
             raise ServiceBusError("no answer")
 
     async def run(self, message: Any) -> Result:
+        await asyncio.sleep(0)
         if message.message_id == "endless":
             try:
                 await asyncio.sleep(60)
@@ -277,7 +283,7 @@ class Links:
 async def test_a_pump_goes_on_after_a_link_that_failed_and_ends_with_its_function(
     has_sessions: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    links = Links(ServiceBusError("gone"), "a", "lost", "b", "endless")
+    links = Links(ServiceBusError("gone"), "a", "late", "lost", "b", "endless")
     pumping = links.pumped(has_sessions, monkeypatch)
     await until(lambda: not links.steps)
     pumping.cancel()
@@ -285,7 +291,9 @@ async def test_a_pump_goes_on_after_a_link_that_failed_and_ends_with_its_functio
         await pumping
     await asyncio.sleep(0)
     assert sorted(links.told[-2:]) == ["cancelled", "close"]
-    assert links.told[:-2] == ["open", "close", "open", "a", "lost", "b"] and caplog.text.count("gone") == 1
+    renewed = [] if has_sessions else ["renew"]
+    assert links.told[:-2] == ["open", "close", "open", "a", *renewed, "late", "lost", "b"]
+    assert caplog.text.count("gone") == 1
 
 
 async def test_a_session_is_kept_while_it_is_busy_and_let_go_when_it_is_idle(
