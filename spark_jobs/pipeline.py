@@ -182,7 +182,7 @@ async def _epoch(
 ) -> tuple[Position, Position, int]:
     begin = replica.at
     check_begins(plan, export, job.log, begin)
-    end = end_of(export, begin, until, job.entries_max)
+    end = end_of(export, job.log, begin, until, job.entries_max)
     if end <= begin:
         return begin, begin, 0
     pipeline = Replayed(job.name, str(Path.cwd()), identity_of(plan))

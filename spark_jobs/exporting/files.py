@@ -68,6 +68,8 @@ def exported(place: Place) -> Export:
     """
     items = listed(place)
     if not items:
+        if next(place.list(DELTA_LOG), None) is not None:
+            raise Refused(f"{place} is a Delta table; run `outbox stream export` without --format to another place")
         raise Refused(f"{place} has no file of an export; look at the address, or run `outbox stream export` first")
     with ThreadPoolExecutor(LANE_COUNT) as pool:
         files = tuple(pool.map(partial(looked_at, place), items))

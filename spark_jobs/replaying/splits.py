@@ -8,7 +8,7 @@ from outbox.errors import Refused
 from outbox.streams.cells import Position
 from outbox.streams.pipeline.plan import PipelinePlan
 from spark_jobs.common.places import Place
-from spark_jobs.exporting.files import Export
+from spark_jobs.exporting.files import Export, ExportedFile
 from spark_jobs.replaying.tasks import Entries, Replayed, Split, entry_rows
 
 
@@ -21,16 +21,28 @@ class Span:
     time_ms: int
 
 
-def end_of(export: Export, begin: Position, until: Position, entries_max: int) -> Position:
-    """The end of an epoch from a position on: at most `entries_max` entries, and at least one file."""
+def end_of(export: Export, place: Place, begin: Position, until: Position, entries_max: int) -> Position:
+    """The end of an epoch from a position on: behind whole files, or in the first one where it has more entries."""
     count, end = 0, begin
     for file in export.files:
         if file.end > begin and file.begin < until:
             count += file.rows
-            if end > begin and count > entries_max:
-                break
+            if count > entries_max:
+                return end if end > begin else _end_in(file, place, begin, until, entries_max)
             end = min(file.end, until)
     return end
+
+
+def _end_in(file: ExportedFile, place: Place, begin: Position, until: Position, entries_max: int) -> Position:
+    left = entries_max
+    for rows in entry_rows(place, Split(file.name, file.size, file.begin, file.end, 0)):
+        for index, offset, *_ in rows:
+            at = Position(index, offset)
+            if at >= begin:
+                if not left or at >= until:
+                    return at
+                left -= 1
+    return min(file.end, until)
 
 
 def span_of(export: Export, place: Place, pipeline: Replayed, begin: Position, end: Position, time_ms: int) -> Span:

@@ -473,6 +473,9 @@ def test_a_place_without_an_export_is_refused(address: str) -> None:
     place.create("0.parquet", b"not one of ours")
     with pytest.raises(Refused, match="has no file of an export; look at the address"):
         exported(place)
+    place.create("_delta_log/00000000000000000000.json", b"{}")
+    with pytest.raises(Refused, match="is a Delta table; run `outbox stream export` without --format to another place"):
+        exported(place)
 
 
 def foreign(**changed: Any) -> bytes:

@@ -67,8 +67,10 @@ async def test_drawn_pipelines_make_the_same(tmp_path: Path, seed: int) -> None:
         end = await world.export()
         found = [each.position async for each in world.made.source.read()]
         until = found[world.draw.randrange(1, len(found))]
-        first = await catch_up(world.job(place_of(state), entries_max=world.draw.choice((1, EVENTS))), until)
+        entries_max = world.draw.choice((7, EVENTS))
+        first = await catch_up(world.job(place_of(state), entries_max=entries_max), until)
         assert (first.begin, first.end, first.entries) == ("0.0", str(until), found.index(until))
+        assert first.epochs >= first.entries / entries_max
         second = await catch_up(world.job(place_of(state)))
         assert (second.begin, second.end, first.entries + second.entries) == (str(until), str(end), EVENTS)
         assert await stored(Drawn(seed, state)) == await stored(world.made)
@@ -195,7 +197,7 @@ async def test_what_a_lake_refuses_half_way_is_made_by_the_next_run(tmp_path: Pa
     async with Engine.in_memory() as engine, Engine.in_memory() as alone:
         world, same = World(partial(Here, 3), tmp_path, seed, engine), World(partial(Here, 3), tmp_path, seed, alone)
         log, scratch, runs, is_done = Full(tmp_path / "log"), Full(tmp_path / "scratch"), 0, False
-        job = world.job(world.place, entries_max=1, timeout_s=0.0, admin=EngineAdmin(engine))
+        job = world.job(world.place, entries_max=20, timeout_s=0.0, admin=EngineAdmin(engine))
         for each in (world, same):
             await each.write(EVENTS)
         while not is_done:

@@ -270,7 +270,7 @@ class FolderDisk:
         except BlockingIOError as error:
             raise AlreadyOpen(
                 f"{self._path}: held by another process; stop it, or ask it over its control endpoint "
-                "(the commands with --data do); a program with ordered logs beside it connects to "
+                "(the commands with --data do); append to its logs in that process, or beside it over "
                 "`outbox run --cosmos-port`, as docs/how-to/process-a-log.md shows"
             ) from error
 

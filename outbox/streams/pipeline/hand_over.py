@@ -86,8 +86,8 @@ async def _copied(pipeline: str, theirs: Row[Any], ours: Row[Any], first: int) -
 
     def stop(index: int, cell: Cell | None) -> None:
         raise Refused(
-            f"pipeline {pipeline}: bundle {index} of {ours.name} is another one here: it has gone on by itself since "
-            "the copy was taken; run it as it is, or take a new copy"
+            f"pipeline {pipeline}: bundle {index} of {ours.name} is another one here, where it has run by itself, or "
+            "with other operators; run it as it is, or let the job go on from a copy of this place"
         )
 
     for index in range(min(begin, max(first, floor)), end):

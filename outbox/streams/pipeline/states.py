@@ -93,7 +93,7 @@ class KeyedStates:
         self._lost: dict[Key, list[tuple[Position, Marked]]] = {}
         """The same of the checkpoints before it, which may not stand."""
         self._old: list[dict[Key, Any]] = []
-        """What was of earlier checkpoints: to let go of it at once takes milliseconds."""
+        """Leftovers of earlier checkpoints, which take milliseconds to let go of at once."""
         self._fields = fields
         self._look = fields.look if fields is not None and len(fields.boxes) > 1 else None
         """Notes a box that was moved to another field, where there are several."""

@@ -63,7 +63,7 @@ async def test_who_has_gone_on_otherwise_goes_on_and_is_told() -> None:
     replica = here.replica(entries_max=2)
     await replica.begin()
     assert await replica.turn()
-    with pytest.raises(Refused, match=r"bundle 0 of log/changes/0.0 is another one here: .* take a new copy"):
+    with pytest.raises(Refused, match=r"bundle 0 of log/changes/0.0 is another one here, .* from a copy of this place"):
         await hand_over(here.pipeline.plan(), place_of(there.engine), place_of(here.engine))
     await here.pipeline.run_until_idle(here.engine)
     assert await here.released() == expected(TEXTS)
