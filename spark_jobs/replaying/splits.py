@@ -22,7 +22,7 @@ class Span:
 
 
 def end_of(export: Export, place: Place, begin: Position, until: Position, entries_max: int) -> Position:
-    """The end of an epoch from a position on: behind whole files, or in the first one where it has more entries."""
+    """The end of an epoch from a position on: behind whole files, or within the first one."""
     count, end = 0, begin
     for file in export.files:
         if file.end > begin and file.begin < until:
