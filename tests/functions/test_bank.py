@@ -7,6 +7,7 @@ import pytest
 from function_app.bank import Account, CloseAccount, OpenAccount, Posting, Transfer, app
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
+from tests.unit.messages import deliver
 
 
 async def opened(bank: Harness, **balances: int) -> None:
@@ -19,8 +20,7 @@ async def opened(bank: Harness, **balances: int) -> None:
 async def test_a_transfer_of_some_or_all_is_posted_twice_and_adds_up(amount: int) -> None:
     async with Harness(app) as bank:
         await opened(bank, alice=10, bob=0)
-        await bank.send("transfers", Transfer("t1", "alice", "bob", amount), id="t1")
-        await bank.wait_idle()
+        await deliver(bank, "transfers", Transfer("t1", "alice", "bob", amount), id="t1")
         assert await bank.state(Account, "alice") == Account(10 - amount, True)
         assert await bank.state(Account, "bob") == Account(amount, True)
         postings = [p for p in bank.sent("ledger") if p.transfer == "t1"]
@@ -30,20 +30,23 @@ async def test_a_transfer_of_some_or_all_is_posted_twice_and_adds_up(amount: int
 async def test_a_deposit_to_a_closed_account_comes_back() -> None:
     async with Harness(app) as bank:
         await opened(bank, alice=10, bob=0)
-        await bank.send("accounts", CloseAccount("bob"), id="close-bob")
-        await bank.wait_idle()
-        await bank.send("transfers", Transfer("t1", "alice", "bob", 4), id="t1")
-        await bank.wait_idle()
+        await deliver(bank, "accounts", CloseAccount("bob"), id="close-bob")
+        await deliver(bank, "transfers", Transfer("t1", "alice", "bob", 4), id="t1")
         assert await bank.state(Account, "alice") == Account(10, True)
         assert [p.kind for p in bank.sent("ledger") if p.transfer == "t1"] == ["withdraw", "refund"]
 
 
-async def test_a_refused_transfer_leaves_one_line_in_the_ledger() -> None:
+async def test_an_account_without_the_money_or_closed_pays_nothing_and_keeps_what_it_has() -> None:
     async with Harness(app) as bank:
-        await opened(bank, alice=1)
-        await bank.send("transfers", Transfer("t1", "alice", "bob", 4), id="t1")
-        await bank.wait_idle()
-        assert [p.kind for p in bank.sent("ledger") if p.transfer == "t1"] == ["refused"]
+        await opened(bank, alice=1, bob=0)
+        await deliver(bank, "transfers", Transfer("t1", "alice", "bob", 4), id="t1")
+        await deliver(bank, "accounts", CloseAccount("alice"), id="close-alice")
+        await deliver(bank, "transfers", Transfer("t2", "alice", "bob", 1), id="t2")
+        assert [(p.transfer, p.kind) for p in bank.sent("ledger")[2:]] == [("t1", "refused"), ("t2", "refused")]
+        assert (await bank.request("GET", "/accounts/alice")).status == 404
+        assert (await bank.request("GET", "/accounts/bob")).json() == {"account": "bob", "balance": 0}
+        await deliver(bank, "accounts", OpenAccount("alice", 5), id="open-alice-again")
+        assert await bank.state(Account, "alice") == Account(6, True)
 
 
 async def test_what_is_no_amount_is_refused_and_an_open_account_stays_unchanged() -> None:
@@ -51,8 +54,7 @@ async def test_what_is_no_amount_is_refused_and_an_open_account_stays_unchanged(
         await opened(bank, alice=10, bob=-1)
         await bank.send("accounts", OpenAccount("alice", 5), id="open-alice-again")
         for amount in (0, -1):
-            await bank.send("transfers", Transfer("t1", "alice", "bob", amount), id=f"t{amount}")
-        await bank.wait_idle()
+            await deliver(bank, "transfers", Transfer("t1", "alice", "bob", amount), id=f"t{amount}")
         assert [dead.reason for dead in bank.dead_letters("transfers")] == ["amount must be positive"] * 2
         assert [dead.reason for dead in bank.dead_letters("accounts")] == ["an opening balance cannot be negative"]
         assert await bank.state(Account, "alice") == Account(10, True)

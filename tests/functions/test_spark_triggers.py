@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -191,7 +192,7 @@ def test_only_jobs_with_a_schedule_have_a_timer(site: Site) -> None:
     timers = [name for name in map(str, site.functions) if name.startswith("spark_")]
     assert timers == ["spark_feed"]
     trigger = site.functions["spark_feed"].get_dict_repr()["bindings"][0]
-    assert trigger["schedule"] == "0 0 3 * * *" and trigger["useMonitor"] is True
+    assert (trigger["schedule"], trigger["useMonitor"], trigger["runOnStartup"]) == ("0 0 3 * * *", True, False)
 
 
 @pytest.mark.parametrize(
@@ -208,8 +209,15 @@ def test_only_jobs_with_a_schedule_have_a_timer(site: Site) -> None:
         ({"Next": "soon"}, NIGHT.replace(second=20), NIGHT),
     ],
 )
-def test_for_when_a_timer_was_due(status: dict[str, str], now: datetime, due: datetime) -> None:
-    assert spark.due_of(status, now).isoformat() == due.isoformat()  # which names the run
+def test_for_when_a_timer_was_due(
+    monkeypatch: pytest.MonkeyPatch, status: dict[str, str], now: datetime, due: datetime
+) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "TST-9")  # the host's times are UTC wherever the process is
+        time.tzset()
+        found = spark.due_of(status, now)
+    time.tzset()
+    assert found.isoformat() == due.isoformat()  # which names the run
 
 
 async def test_a_request_under_one_key_starts_one_run_and_gets_the_same_answer(site: Site) -> None:
