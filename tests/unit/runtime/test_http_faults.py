@@ -83,25 +83,29 @@ def faults(call_count: int) -> list[Faults]:
     return found
 
 
-async def outcome(plan: Faults) -> tuple[list[Response], Purse | None, list[Any], int, int]:
-    """What two requests come to under faults, each sent until it is answered for good."""
+def counted(plan: Faults) -> Harness:
+    """Payments under faults, with a handler behind them."""
     app = paying()
 
     @app.handler("paid", key="purse")
     def count(message: Paid, total: Total) -> None:
         total.n += 1
 
-    async with Harness(app, faults=plan) as world:
+    return Harness(app, faults=plan)
+
+
+async def outcome(plan: Faults) -> tuple[list[Response], Purse | None, list[Any], int, int]:
+    """What two requests come to under faults, each sent until it is answered for good."""
+    async with counted(plan) as world:
         found = []
         for message, key in ((PAY, "k1"), (Pay("a", -9), "k2"), (PAY, "k1")):
             response = await world.request("POST", "/payments", json=message, key=key)
             while response.status >= 500:
                 response = await world.request("POST", "/payments", json=message, key=key)
             found.append(response)
-        calls = world.port_calls
         await world.advance(hours=1)
         assert await world.state(Total, "a") == Total(1)
-        return found, await world.state(Purse, "a"), world.sent("paid"), calls, world.faults_fired
+        return found, await world.state(Purse, "a"), world.sent("paid"), world.port_calls, world.faults_fired
 
 
 async def test_a_fault_at_any_port_call_leaves_one_effect_and_the_same_replies() -> None:
@@ -114,6 +118,14 @@ async def test_a_fault_at_any_port_call_leaves_one_effect_and_the_same_replies()
         fired += count
         assert found == [replies, state, sent], plan
     assert fired == 4 * calls
+
+
+async def test_what_an_outage_left_unsent_is_sent_by_the_sweep_when_time_moves() -> None:
+    for n in range(1, 9):
+        async with counted(Faults(refused=tuple(range(n, n + 60)))) as world:
+            response = await world.request("POST", "/payments", json=PAY, key="k")
+            await world.advance(hours=1)
+            assert await world.state(Total, "a") == (Total(1) if response.status == 200 else None)
 
 
 @pytest.mark.parametrize("seed", range(12))
