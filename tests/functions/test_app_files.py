@@ -59,7 +59,7 @@ def test_what_is_missing_is_named_all_at_once() -> None:
 
 
 def test_a_setting_that_is_no_number_is_named() -> None:
-    with pytest.raises(Refused, match="OUTBOX_SWEEP_GRACE_S is 's{40}', not a number"):  # cut, for it may be a secret
+    with pytest.raises(Refused, match=r"OUTBOX_SWEEP_GRACE_S is 's{40}', not a number"):  # cut, for it may be a secret
         read({"OUTBOX_SWEEP_GRACE_S": "s" * 41})
     assert [read({"OUTBOX_SWEEP_GRACE_S": text}).sweep_grace_s for text in ("", "0", "90.5")] == [GRACE_S, 0, 90.5]
 

@@ -61,6 +61,7 @@ def test_an_invocation_survives_the_process_before_the_port_is_called(tmp_path: 
     history.flush()
     assert kinds(path) == ["Commit", "Ok"]
     history.close()
+    assert history.stopped == "the history is closed"
 
 
 def test_a_line_that_a_dying_process_wrote_half_is_torn_and_the_next_life_is_whole(tmp_path: Path) -> None:

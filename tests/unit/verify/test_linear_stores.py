@@ -35,6 +35,8 @@ def staged(*after: Event) -> list[Event]:
 
 
 PUSH = Push(op=2, outputs=[Emitted("k-0", OUT, 5, "t0")])
+LIFE = Life(boot="b")
+"""A process of a machine that goes on: no line before it is missing."""
 
 
 @pytest.mark.parametrize(
@@ -57,6 +59,13 @@ def test_staged_outputs_leave_after_their_commit_and_as_they_were_stored(
     assert verdict.ok if what is None else verdict.findings[0].what == what, verdict.text
 
 
+def test_what_is_sent_from_outside_is_lost_only_where_the_send_was_acknowledged() -> None:
+    sent = Push(op=1, outputs=[Emitted("t0", IN, 5, "")])
+    for answer in (Fail(op=1), Unknown(op=1), LIFE):
+        assert check([LIFE, sent, answer, Quiesce(queues=[IN])]).ok
+    assert first([LIFE, sent, Ok(op=1), Quiesce(queues=[IN])]).what == "lost message"
+
+
 def test_a_blob_is_written_with_the_same_bytes_or_found() -> None:
     blob = Blob(op=1, name="b", digest=1, size_bytes=1)
     events: list[Event] = [Life(), blob, replace(blob, op=2), Quiesce(queues=[])]
@@ -68,7 +77,7 @@ def settled(*answers: Event) -> list[Event]:
     claim = Claim(deliveries=[Delivered("t0", IN, 1)])
     commit = Commit(op=9, applied=["k"], staged=True)
     how = Settled(op=1, queue=IN, sequence=1, id="t0", how="complete")
-    return [Life(), claim, commit, Ok(op=9), how, *answers, Quiesce(queues=[IN])]
+    return [LIFE, claim, commit, Ok(op=9), how, *answers, Quiesce(queues=[IN])]
 
 
 def test_a_delivery_is_not_ended_twice() -> None:
@@ -85,7 +94,7 @@ def test_a_delivery_settled_with_an_unknown_outcome_may_be_redelivered() -> None
 
 
 def test_a_delivery_that_was_being_settled_when_its_process_died_may_be_redelivered() -> None:
-    died = settled(Life())
+    died = settled(LIFE)
     assert check(died).ok
     how, claim = died[4], Claim(deliveries=[Delivered("t0", IN, 1)])
     assert check([*died[:-1], claim, how, Ok(op=1), died[-1]]).ok
