@@ -72,6 +72,7 @@ def test_where_no_feed_has_read_the_input_as_it_is_nothing_is_set_aside_and_that
     said = list[str]()
     assert found(spark, tmp_path, state(A1), said) is None and not said
     left(tmp_path, "q.1", "t1", of=fed(A1))
+    (tmp_path / "notes.json").write_text('{"id": "t2"}')  # of no feed
     assert found(spark, tmp_path, state(A2), said) is None
     assert said == [
         f"reconcile: no feed of the input as it is now left anything in {tmp_path}; no row counts as set aside"
@@ -92,9 +93,10 @@ def test_what_a_watch_set_aside_of_files_as_they_are_is_added_up(spark: Any, tmp
     left(tmp_path, "a.csv/q.2", "t1", of=fed(A2))
     left(tmp_path, "b.csv/q.3", "t1", unsent="t3", of=fed(B1))
     left(tmp_path, "gone.csv/q.4", "t8", of=fed(("gone.csv", 1, "1")))
+    left(tmp_path, "c.csv/q.5", "t1", of=None)  # of which nobody can tell
     ids = spark.createDataFrame([("t1",), ("t3",), ("t3",), ("t4",)], "id string")
     assert found(spark, tmp_path, state(A1, B1, b=ids)) == {"t1": 2, "t2": 1, "t3": 2}
-    assert found(spark, tmp_path, state(("a.csv", 1, "3"), B1, b=ids)) == {"t1": 1, "t3": 2}
+    assert found(spark, tmp_path, state(("a.csv", 1, "3"), B1, ("c.csv", 1, "1"), b=ids)) == {"t1": 2, "t3": 2}
 
 
 def test_a_row_that_was_corrected_in_place_and_fed_again_is_no_longer_set_aside(

@@ -123,11 +123,23 @@ def test_a_job_that_was_killed_goes_on_behind_the_last_step(spark: Any, address:
     assert (again.found, again.examples) == (whole.found, whole.examples)
 
 
+def test_of_two_jobs_at_one_step_both_go_on_with_what_the_first_has_written(spark: Any, tmp_path: Path) -> None:
+    place = Folder(tmp_path)
+
+    def frame(n: int) -> Any:
+        return spark.createDataFrame([(n,)], "n bigint")
+
+    def other(point: str) -> None:
+        if point == "x written":
+            Steps(spark, place).kept("x", lambda: frame(1))
+
+    assert [row.n for row in Steps(spark, place, crash_point=other).kept("x", lambda: frame(2)).collect()] == [1]
+    assert len({folder for item in place.list() if (folder := item.name.rpartition("/")[0])}) == 1
+    assert place.read("x.begun") == b""  # for whoever watches
+
+
 @pytest.mark.parametrize("change", ["length", "time", "settings", "ledger", ""])
 def test_what_is_kept_is_of_these_files_as_they_are_by_these_settings(tmp_path: Path, change: str) -> None:
-    path = tmp_path / "in.json"
-    path.write_text("old")
-    os.utime(path, (1, 1))
     given = tmp_path / "in.csv"
     given.write_text("old")
     os.utime(given, (1, 1))
@@ -135,7 +147,7 @@ def test_what_is_kept_is_of_these_files_as_they_are_by_these_settings(tmp_path: 
     before = folder_of(Folder(tmp_path / "steps"), ["1.parquet"], inputs, "bank")
     given.write_text("longer" if change == "length" else "new")
     os.utime(given, (1, 2 if change == "time" else 1))
-    ledger = ["1.parquet", "2.parquet"] if change == "ledger" else ["1.parquet"]
+    ledger = ["2.parquet"] if change == "ledger" else ["1.parquet"]
     after = folder_of(Folder(tmp_path / "steps"), ledger, inputs, "generic" if change == "settings" else "bank")
     assert (str(after) == str(before)) is (not change)
 

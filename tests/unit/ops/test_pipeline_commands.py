@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from outbox.engine.engine import Engine
-from outbox.errors import Refused
+from outbox.errors import OutboxError, Refused
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.admins.store import stream_admin
+from outbox.ops.streams import pipelines
 from outbox.ops.streams.command import pipeline_text, pipelines_text
 from outbox.ops.streams.logs import StreamPlace, on_engine
 from outbox.ops.values.requests import Admin
@@ -101,8 +102,13 @@ async def test_a_running_pipeline_says_how_far_it_is(engine: Engine) -> None:
 
 
 async def test_versions_before_are_listed_and_a_damaged_register_is_named(engine: Engine, admin: Admin) -> None:
-    await drained(engine, "a")
+    made = await drained(engine, "a")
+    await made.write("a")
+    replica = made.replica()
+    await replica.begin()
+    await replica.turn()  # without a checkpoint
     await drained(engine, "b", version=2)
+    assert (await admin.ask(AuditPipeline("index"))).findings == []  # its older bundles are its own
     await engine.store().write([Create(DocumentKey("pipeline/broken", "register"), b"nonsense")])
     broken, index = await admin.ask(ReadPipelines())
     assert (index.version, index.before) == (2, [1]) and "restore it from a backup" in broken.error
@@ -110,6 +116,7 @@ async def test_versions_before_are_listed_and_a_damaged_register_is_named(engine
     with pytest.raises(LookupError, match="there is no pipeline 'inde' in this engine; there are: broken, index"):
         await admin.ask(ReadPipelines("inde"))
     assert pipelines_text([]) == "no pipelines"
+    assert pipelines_text([msgspec.structs.replace(broken, name="\x1b[2J")]).isprintable()
 
 
 async def test_a_state_is_that_of_the_checkpoint(engine: Engine, admin: Admin) -> None:
@@ -126,6 +133,9 @@ async def test_a_state_is_that_of_the_checkpoint(engine: Engine, admin: Admin) -
         await admin.ask(ReadPipelineState("index", "words", "a"))
     with pytest.raises(Refused, match="is not int"):
         await admin.ask(ReadPipelineState("index", "count", "a", "int"))
+    await lose_parts(engine)
+    with pytest.raises(OutboxError, match="of a checkpoint is missing"):
+        await admin.ask(asked)
 
 
 @dataclass
@@ -179,7 +189,16 @@ class Busy:
         return found
 
 
-async def busy(engine: Engine, count: int) -> tuple[Admin, Counting]:
+class Listed(Busy):
+    """The same, which can be listed, and are listed before that happens."""
+
+    async def names(self, folder: str) -> AsyncIterator[str]:
+        async for name in self.blobs.names(folder):
+            yield name
+        await self.before()
+
+
+async def busy(engine: Engine, count: int, kind: type[Busy] = Busy) -> tuple[Admin, Counting]:
     """An admin in whose reads a checkpoint takes the place of the one that stands, and its parts."""
     made = await drained(engine, "a b")
     replica = made.replica()
@@ -198,7 +217,7 @@ async def busy(engine: Engine, count: int) -> tuple[Admin, Counting]:
         replica.known = swapped
 
     at = on_engine(engine)
-    blobs = Busy(engine.blobs, checkpoint, count)
+    blobs = kind(engine.blobs, checkpoint, count)
     return stream_admin(StreamPlace(replace(at.place, blobs=blobs), at.listed, at.name)), made
 
 
@@ -211,9 +230,12 @@ async def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_anew(engin
         await admin.ask(ReadPipelineState("index", "count", "a"))
 
 
-async def test_a_pipeline_that_goes_on_makes_no_finding(engine: Engine) -> None:
-    admin, _ = await busy(engine, 1)
-    assert (await admin.ask(AuditPipeline("index"))).findings == []
+async def test_a_pipeline_that_goes_on_makes_no_finding_and_leaves_nothing_over() -> None:
+    for kind, left_over in ((Busy, None), (Listed, [])):
+        async with Engine.in_memory() as engine:
+            admin, _ = await busy(engine, 1, kind)
+            found = await admin.ask(AuditPipeline("index"))
+        assert (found.findings, found.left_over) == ([], left_over)
 
 
 # An audit
@@ -252,8 +274,11 @@ async def part_of(engine: Engine) -> str:
     return known.register.stands.parts[-1].blob
 
 
-async def lose_part(engine: Engine) -> None:
-    await engine.blobs.delete(await part_of(engine))
+async def lose_parts(engine: Engine) -> None:
+    known = await (await kept(engine)).read()
+    assert known is not None
+    for blob in known.register.blobs():
+        await engine.blobs.delete(blob)
 
 
 async def change_part(engine: Engine) -> None:
@@ -349,7 +374,7 @@ async def turn_back(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("damage", "finding"),
     [
-        (lose_part, "of a checkpoint is missing"),
+        (lose_parts, "of a checkpoint is missing"),
         (change_part, "is not the one that was written"),
         (write_between, "bundle 3 of log changes is none of this pipeline's"),
         (lose_bundle, "bundle 1 of log changes is missing"),
@@ -373,7 +398,7 @@ async def turn_back(engine: Engine) -> None:
 async def test_an_audit_finds_what_is_wrong(
     damage: Callable[[Engine], Awaitable[None]], finding: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox.ops.streams.pipelines.BUNDLES_READ", at_once)
+    monkeypatch.setattr(pipelines, "BUNDLES_READ", at_once)
     async with Engine.in_memory() as engine:
         made, admin = Counting(engine), EngineAdmin(engine)
         replica = made.replica()
@@ -387,6 +412,8 @@ async def test_an_audit_finds_what_is_wrong(
         await damage(engine)
         found = (await admin.ask(AuditPipeline("index"))).findings
         assert any(finding in text for text in found), found
+        monkeypatch.setattr(pipelines, "FINDINGS_MAX", 1)
+        assert len((await admin.ask(AuditPipeline("index"))).findings) == 1
 
 
 async def test_where_blobs_cannot_be_listed_nothing_is_said_of_parts_left_over(engine: Engine, admin: Admin) -> None:
@@ -397,11 +424,12 @@ async def test_where_blobs_cannot_be_listed_nothing_is_said_of_parts_left_over(e
         await admin.ask(AuditPipeline("x"))
 
 
-async def test_parts_that_nothing_names_are_listed_where_blobs_can_be() -> None:
+async def test_parts_that_nothing_names_are_listed_where_blobs_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipelines, "LEFT_OVER_MAX", 1)
     async with Engine.in_memory() as engine:
         await drained(engine, "a b")
-        await engine.blobs.write("pipeline/index/left", b"")
-        await engine.blobs.write("pipeline/index2/other", b"")
+        for name in ("index/left", "index/more", "index2/other"):
+            await engine.blobs.write(f"pipeline/{name}", b"")
         found = await EngineAdmin(engine).ask(AuditPipeline("index"))
         assert (found.findings, found.left_over) == ([], ["pipeline/index/left"])
 
@@ -447,10 +475,10 @@ def test_a_pipeline_without_a_chain_has_no_findings_and_goes_on_by_its_release_a
 
 @pytest.mark.usefixtures("three_pages")
 def test_an_audit_with_findings_is_refused(cli: Cli, disk_path: Path) -> None:
-    assert cli("pipeline", "run", COUNTING, "--until-idle")[0] == 0
-    on_folder(disk_path, lose_part)
+    assert cli("pipeline", "run", COUNTING, "--until-idle", "--release", "by-epoch")[0] == 0
+    on_folder(disk_path, lose_parts)
     code, out, err = cli("pipeline", "audit", "--all")
-    assert code == 1 and "  part pipeline/index/" in out and "1 finding;" in err
+    assert code == 1 and "  part pipeline/index/" in out and "2 findings;" in err
 
 
 @pytest.mark.usefixtures("three_pages")

@@ -16,7 +16,7 @@ from outbox.ops.streams.command import streams_text
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import ReadStatus
 from outbox.ops.values.streams import ListStreams, ReadStream, StreamRow, TrimStream, Unregister
-from outbox.ports import Create, DocumentKey
+from outbox.ports import Create, DocumentKey, Replace
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 from tests.unit.messages import Reading, Seen
 from tests.unit.ops.conftest import Cli
@@ -255,15 +255,19 @@ async def test_a_log_that_something_else_has_written_into_is_listed_with_what_is
     engine: Engine, admin: Admin
 ) -> None:
     await fill(engine)
-    store = engine.store()
-    await store.write([Create(DocumentKey("log/broken/0.0", "floor"), b"nonsense")])
+    store, broken = engine.store(), OrderedLog("broken", engine, type=int, readers=2, partition=lambda n: n)
+    for n in range(4):  # in both rows
+        await broken.append(n, id=f"{n}")
+    floor = await store.read(DocumentKey("log/broken/0.0", "floor"))
+    assert floor is not None
+    await store.write([Replace(floor.key, b"nonsense", floor.version)])
     await store.write([Create(DocumentKey("processor/broken", "register"), b"nonsense")])
     await store.write([Create(DocumentKey("log/elsewhere", "floor"), b"nonsense")])
     found = await admin.ask(ListStreams())
-    assert [(log.name, bool(log.error)) for log in found.logs] == [
-        ("broken", True),
-        ("events", False),
-        ("readings", False),
+    assert [(log.name, bool(log.error), [row.row for row in log.rows]) for log in found.logs] == [
+        ("broken", True, ["0.1"]),
+        ("events", False, ["0.0"]),
+        ("readings", False, ["0.0"]),
     ]
     assert "restore" in found.processors[0].error and "broken: " in streams_text(found)
 

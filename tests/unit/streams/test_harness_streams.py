@@ -256,7 +256,8 @@ async def test_what_is_not_there_is_named() -> None:
             world.kill("first/2")
         with pytest.raises(ValueError, match="no processor or pipeline 'third'; there is first, second"):
             world.stall("third", replica=0, s=1)
-        with pytest.raises(ValueError, match="no replica 2; first has 0 to 1"):
-            world.stall("first", replica=2, s=1)
+        for replica in (2, -1):
+            with pytest.raises(ValueError, match=f"no replica {replica}; first has 0 to 1"):
+                world.stall("first", replica=replica, s=1)
         with pytest.raises(ValueError, match="no processor 'third'"):
             await world.stream_state("third")

@@ -59,13 +59,6 @@ def test_staged_outputs_leave_after_their_commit_and_as_they_were_stored(
     assert verdict.ok if what is None else verdict.findings[0].what == what, verdict.text
 
 
-def test_what_is_sent_from_outside_is_lost_only_where_the_send_was_acknowledged() -> None:
-    sent = Push(op=1, outputs=[Emitted("t0", IN, 5, "")])
-    for answer in (Fail(op=1), Unknown(op=1), LIFE):
-        assert check([LIFE, sent, answer, Quiesce(queues=[IN])]).ok
-    assert first([LIFE, sent, Ok(op=1), Quiesce(queues=[IN])]).what == "lost message"
-
-
 def test_a_blob_is_written_with_the_same_bytes_or_found() -> None:
     blob = Blob(op=1, name="b", digest=1, size_bytes=1)
     events: list[Event] = [Life(), blob, replace(blob, op=2), Quiesce(queues=[])]
