@@ -226,7 +226,9 @@ async def test_a_pipeline_is_listed_as_far_behind_as_its_checkpoint(engine: Engi
     assert rows["changes"].writers == {"pipeline/index": 1}  # one bundle, since the oldest checkpoint that is kept
 
 
-async def test_rows_are_read_one_after_the_other_or_one_alone(engine: Engine, admin: Admin) -> None:
+async def test_rows_are_read_one_after_the_other_or_one_alone_and_all_forget_a_reader(
+    engine: Engine, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log: OrderedLog[int] = OrderedLog("n", engine, type=int, writers=2, readers=2, partition=lambda n: n)
     for n in range(8):
         await log.writer(n % 2).append(n, id=f"n{n}")
@@ -237,17 +239,30 @@ async def test_rows_are_read_one_after_the_other_or_one_alone(engine: Engine, ad
     assert await read(admin, "n", row=row, since="0.0") == [line for line in every if line["row"] == row]
     with pytest.raises(Refused, match="say by --row which"):
         await read(admin, "n", since="0.0")
+    for shard in (0, 1):
+        await log.reader(shard).register("gone", Position(0))
+    assert len((await admin.ask(Unregister("n", "gone"))).behind) == 4
+    assert [row.readers for row in (await admin.ask(ListStreams())).logs[0].rows] == [{}] * 4
     with pytest.raises(Trimmed):
         await admin.ask(TrimStream("n", 0.0, 60.0))
         await read(admin, "n", row=row, since="0.0")
+    monkeypatch.setattr("outbox.ops.streams.logs.PARTITIONS_MAX", 1)  # never some of its rows
+    with pytest.raises(Refused, match="over 1 partitions; name a row by --row"):
+        await admin.ask(TrimStream("n", 0.0, 60.0))
 
 
-async def test_a_long_log_and_a_large_entry_are_read_whole(engine: Engine, admin: Admin) -> None:
+async def test_a_long_log_and_a_large_entry_are_read_whole_and_what_comes_meanwhile_is_not(
+    engine: Engine, admin: Admin
+) -> None:
     log: OrderedLog[str] = OrderedLog("texts", engine, type=str)
     await log.append("x" * 1_500_000, id="large")
     for n in range(30):
         await log.extend([f"{n:04}" * 50] * 20, id=f"n{n}")
-    found = await read(admin, "texts")
+    data = bytearray()
+    async for piece in admin.stream(ReadStream("texts")):
+        data += piece
+        await log.append("late", id=f"late {len(data)}")
+    found = [json.loads(line) for line in data.splitlines()]
     assert len(found) == 601 and len(found[0]["value"]) == 1_500_000 and found[-1]["position"] == "30.19"
 
 
@@ -261,7 +276,7 @@ async def test_a_log_that_something_else_has_written_into_is_listed_with_what_is
     floor = await store.read(DocumentKey("log/broken/0.0", "floor"))
     assert floor is not None
     await store.write([Replace(floor.key, b"nonsense", floor.version)])
-    await store.write([Create(DocumentKey("processor/broken", "register"), b"nonsense")])
+    await store.write([Create(DocumentKey("processor/\x1b[2J", "register"), b"nonsense")])
     await store.write([Create(DocumentKey("log/elsewhere", "floor"), b"nonsense")])
     found = await admin.ask(ListStreams())
     assert [(log.name, bool(log.error), [row.row for row in log.rows]) for log in found.logs] == [
@@ -270,6 +285,7 @@ async def test_a_log_that_something_else_has_written_into_is_listed_with_what_is
         ("readings", False, ["0.0"]),
     ]
     assert "restore" in found.processors[0].error and "broken: " in streams_text(found)
+    assert "\x1b" not in streams_text(found)
 
 
 def test_status_has_logs_beside_what_it_had(cli: Cli) -> None:

@@ -276,9 +276,11 @@ async def test_connections_leave_descriptors_for_the_log(
 async def test_a_peer_with_a_time_out_hears_from_an_idle_server() -> None:
     async with Engine.in_memory() as engine, ServiceBusServer(engine) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(client.opening(idle_timeout_ms=500))
+        writer.write(client.opening(idle_timeout_ms=20_000))
         wire = Wire(reader, writer)
         await wire.wait_frames(0x11)
+        (peer,) = server._peers
+        peer.check_time(asyncio.get_running_loop().time() + 11)  # before the peer takes it for dead
         async with asyncio.timeout(2):
             assert await reader.readexactly(8) == b"\x00\x00\x00\x08\x02\x00\x00\x00"
         writer.close()
