@@ -73,12 +73,14 @@ def test_defaults_are_those_of_the_service() -> None:
 
 async def test_a_topic_and_its_subscriptions_can_be_declared(engine: Engine) -> None:
     subscription = {"Name": "s", "Properties": {"RequiresSession": True, "MaxDeliveryCount": 4}}
-    topic = {"Name": "t", "Properties": {"DefaultMessageTimeToLive": "PT1H"}, "Subscriptions": [subscription]}
+    own = {"DefaultMessageTimeToLive": "PT1H", "RequiresDuplicateDetection": True}
+    topic = {"Name": "t", "Properties": own, "Subscriptions": [subscription]}
     entities = parse_entities(file_of(topics=[topic]))
     for settings in entities:
         engine.declare(settings)
     queue = engine.topology.queues["t/Subscriptions/s"]
-    assert (queue.ordering, queue.max_delivery_count, queue.time_to_live_s) == ("per_key", 4, 3600)
+    assert (queue.ordering, queue.max_delivery_count) == ("per_key", 4)
+    assert (queue.time_to_live_s, queue.duplicate_window_s) == (3600, 600)  # the topic's, which has none of its own
     assert engine.topology.topics["t"] == TopicSettings("t", ("s",))
 
 
