@@ -412,23 +412,31 @@ async def test_a_link_that_is_detached_leaves_nothing_though_its_connection_goes
         wire.writer.close()
 
 
+NEXT_SESSION = client.attach(
+    "keyed", 3, receiver=True, filters=types.map_([types.symbol("com.microsoft:session-filter"), types.NULL])
+)
+"""An attach that is answered when there is a session with messages."""
+
+
 async def test_a_silent_connection_is_let_go_and_one_that_waits_for_messages_is_kept() -> None:
     async with serving() as server:
+        server.engine.declare(QueueSettings("keyed", "per_key"))
         sender = await Wire.attached(server, client.attach("q", 0, receiver=False))
-        silent = only(server)
         receiver = await Wire.attached(server, client.attach("q", 0, receiver=True), client.flow(0, 10))
+        accepting = await Wire.open(server, NEXT_SESSION)
         await asyncio.sleep(0.05)
-        [waiting] = set(server._peers) - {silent}
-        for one in (silent, waiting):
-            one.check_time(loop_time() + peer.IDLE_MAX_S - 1)
-        assert len(server._peers) == 2
-        for one in (silent, waiting):
-            one.check_time(loop_time() + peer.IDLE_MAX_S + 1)
+        peers = list(server._peers)
+        for after_s in (-1, 1):
+            assert len(server._peers) == 3
+            for one in peers:
+                one.check_time(loop_time() + peer.IDLE_MAX_S + after_s)
         await sender.wait_end()
         assert closed_for(sender) == "amqp:connection:forced"
         server.engine.broker.send("q", [Message(body=b"m")])
-        assert await receiver.wait_frames(TRANSFER)
-        receiver.writer.close()
+        server.engine.broker.send("keyed", [Message(body=b"m", session_id="s")])
+        assert await receiver.wait_frames(TRANSFER) and await accepting.wait_frames(0x12)
+        for wire in (receiver, accepting):
+            wire.writer.close()
 
 
 # What is logged
@@ -438,9 +446,7 @@ async def test_a_peers_words_make_no_line_of_the_log_and_few_lines(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link whose name holds a line feed, used before it was attached: the server closes and says which."""
-    any_session = types.map_([types.symbol("com.microsoft:session-filter"), types.NULL])
-    attach = client.attach("keyed", 3, receiver=True, filters=any_session)
-    pending = attach.replace(types.string("link-3"), types.string("a\n2026"))
+    pending = NEXT_SESSION.replace(types.string("link-3"), types.string("a\n2026"))
     async with serving() as server:
         server.engine.declare(QueueSettings("keyed", "per_key"))
         now_ms, lines = 0, caplog.records
