@@ -33,7 +33,7 @@ from spark_jobs.common.places import Place, place_of
 from spark_jobs.exporting import files as exported_files
 from spark_jobs.exporting.delta import DeltaExport
 from spark_jobs.exporting.files import Files, exported
-from spark_jobs.exporting.rows import Entry, Span
+from spark_jobs.exporting.rows import Entry, Span, encoded
 from tests.spark.exports import (
     FORMS,
     LIMIT_S,
@@ -458,13 +458,18 @@ async def test_files_whose_first_ones_were_removed_begin_later(place: Place) -> 
     assert (found.begin, len(found.files)) == (Position(2, 2), 4)
 
 
-async def test_files_of_two_logs_are_refused(place: Place, engine: Engine, admin: Admin, tmp_path: Path) -> None:
+async def test_files_of_two_rows_are_refused(place: Place, engine: Engine, admin: Admin, tmp_path: Path) -> None:
     await fill(engine, 0, 12, "others")
     await run(admin, str(tmp_path), "others")
     name = "0000000000000005.0000001.parquet"
     place.delete(name)
     place.create(name, (tmp_path / name).read_bytes())
     with pytest.raises(Refused, match=r"has an export of log others, row 0.0, and this is one of log readings"):
+        exported(place)
+    place.delete(name)
+    begin = Position(5, 1)
+    place.create(name, encoded([Entry(begin, "a", 1, "", 1, b"1")], Span("readings", "0.1", begin, begin.after())))
+    with pytest.raises(Refused, match=r"row 0.1, and this is one of log readings, row 0.0"):
         exported(place)
 
 

@@ -237,6 +237,8 @@ async def test_an_export_that_does_not_fit_is_refused_with_the_cure(tmp_path: Pa
             await catch_up(job)
         with pytest.raises(GraphChanged, match=r"give it version=2"):
             await catch_up(replace(job, name="tests.spark.drawn_pipelines:seed12"))
+        with pytest.raises(GraphChanged, match=r"give all machines one version"):
+            tasks.Replayed("tests.spark.drawn_pipelines:totals", str(tmp_path), b"another").plan()
         with pytest.raises(Refused, match=r"there is nothing of pipeline totals to go on from"):
             await hand_over(totals(place_of(live)).plan(), place_of(state), place_of(live))
 
