@@ -474,7 +474,7 @@ class PipelineReplica:
         if not saved:
             return before
         lines = await self._encoded(saved.values())
-        count = merge_count(before, sum(map(len, lines)))
+        count = merge_count(before, sum(len(line) + 1 for line in lines))
         kept, again = before[: len(before) - count], before[len(before) - count :]
         if again or not kept:
             lines = await self._merged(again, saved.values(), is_first=not kept)
