@@ -1,6 +1,6 @@
 """A pipeline on Spark whose states are ten times the memory of the executor.
 
-    python -m benchmarks.bench_large_state [--state-mb 5120] [--heap-mb 512] [--output FOLDER]
+    python -m benchmarks.bench_large_state [--state-mb 5500] [--heap-mb 512] [--output FOLDER]
 
 Each order is of an article of its own, whose state is 10 KB of text that does not compress.  One job takes all orders
 on Spark in `local[2]`, whose one JVM is driver and executor; a second one takes 500 orders more, of articles that have
@@ -40,7 +40,7 @@ from outbox.streams.register import RegisterCell
 from outbox_bench import report
 
 HERE = "benchmarks.bench_large_state"
-STATE_MB, HEAP_MB = 5_120, 512
+STATE_MB, HEAP_MB = 5_500, 512
 TEXT_BYTES, FILE_ENTRIES, LAST = 10_000, 20_000, 500
 EVERY_S = 0.2
 
