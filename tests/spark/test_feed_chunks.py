@@ -25,7 +25,7 @@ from spark_jobs.common.patience import GaveUpError
 from spark_jobs.common.places import Place
 from spark_jobs.common.staging import StagedFile
 from spark_jobs.feed import Feed, FeedReport, Pace, beside_input, records, report, send_chunk, set_aside
-from spark_jobs.feeding import plan
+from spark_jobs.feeding import plan, shares
 from spark_jobs.feeding.plan import ChunkRecord, Manifest, Snapshot, Target, open_plan
 from spark_jobs.reading.judging import Shape
 
@@ -84,8 +84,17 @@ def run_of(folder: Path) -> Folder:
 
 
 def test_what_no_queue_takes_is_set_aside_before_its_chunk_is_done(tmp_path: Path) -> None:
-    seen, run = list[str](), run_of(tmp_path)
-    record = send_chunk(spark_with(SENT), job(tmp_path, seen=seen), run, manifest(), 0)
+    seen, run, rates, sent = list[str](), run_of(tmp_path), list[float](), shares.send
+    with pytest.MonkeyPatch.context() as patch:
+
+        def noted(spark: Any, folder: Place, files: Any, settings: Any, tasks: int, **given: Any) -> Any:
+            rates.append(settings.rate_per_s * tasks)
+            return sent(spark, folder, files, settings, tasks, **given)
+
+        patch.setattr(feeding, "send", noted)
+        made = job(tmp_path, seen=seen, rate_per_s=9.0, tasks=3)
+        record = send_chunk(spark_with(SENT), made, run, manifest(), 0)
+    assert rates == [9.0]
     assert seen == ["sent: ", "recorded: chunk-00000.json, sending-00000.json"]
     [aside] = tmp_path.rglob("sending-*.json")
     assert [json.loads(line)["id"] for line in aside.read_text().splitlines()] == ["b"]

@@ -225,6 +225,13 @@ async def test_the_first_that_was_left_says_why() -> None:
     moved = await dead_letters.resubmit_all(cast(Any, Refusing()), letters, a_second=None)
     assert (moved.count, moved.left, moved.why) == (0, 2, "m1 was too old")
 
+    class RefusingAll:
+        async def ask(self, asked: DiscardSome) -> Any:
+            raise Refused(f"{asked.queue} is not there")
+
+    moved = await dead_letters.discard_all(cast(Any, RefusingAll()), letters, a_second=None)
+    assert (moved.count, moved.left, moved.why) == (0, 2, f"{letters[0].queue} is not there")
+
 
 async def test_a_copy_that_is_refused_is_left_and_one_that_went_along_is_not() -> None:
     errors = iter([None, LookupError("m has no dead letter 8"), Refused("m was too old")])

@@ -260,9 +260,9 @@ async def test_over_a_store_a_cancelled_message_is_said_to_be_cancelled(scope: s
             assert all(fact.at for fact in hop.facts if fact.known_by == "record")
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
-async def test_over_a_store_an_output_that_has_not_left_is_a_hop_too(scope: str) -> None:
-    async with site(scope=scope) as at:
+@pytest.mark.parametrize(("scope", "staged"), [("partition", False), ("item", False), ("item", True)])
+async def test_over_a_store_an_output_that_has_not_left_is_a_hop_too(scope: Any, staged: bool) -> None:
+    async with site(scope=scope, staged=staged) as at:
         at.bus.is_mute = True
         worker = Worker(adding(), at, drain_s=0.2)
         await worker.declare()
@@ -277,6 +277,8 @@ async def test_over_a_store_an_output_that_has_not_left_is_a_hop_too(scope: str)
         trail = await find_trail(over(at, nothing, ["adds", "told"]), FindTrail("m-first", key="a"))
         found = tree(trail, depth_max=5, width_max=5)
         assert shape(found) == [(0, "applied", "adds", "add"), (1, "pending", "told", "")]
+        other = await find_trail(over(at, nothing, ["adds", "told"]), FindTrail("m-other", key="a"))
+        assert other.facts == [], "the outcome of the first is not that of another of its key"
         first, output = found.hops[0].facts[0], found.hops[1].facts[0]
         assert first.tx == output.tx != "" and first.at == output.at
         below = await find_trail(over(at, nothing, ["adds", "told"]), FindTrail(found.hops[1].id[:20]))

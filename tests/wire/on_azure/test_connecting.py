@@ -20,7 +20,7 @@ from outbox.azure.cosmos.containers import ContainerSpec
 from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.emulator.faults import FaultRule
 from outbox.engine.entities import Settlement
-from outbox.errors import OutboxError, OutcomeUnknown, Refused, UnknownDestination, Unreachable
+from outbox.errors import OutboxError, OutcomeUnknown, Refused, Throttled, UnknownDestination, Unreachable
 from outbox.message import Message
 from outbox.ports import Output, StorePorts
 from outbox.stored import state_key
@@ -266,6 +266,14 @@ async def test_a_dead_letter_that_cannot_be_sent_again_stays() -> None:
         world.servicebus.faults.install(FaultRule(kind="refused", operation="send", where="orders"))
         with pytest.raises(OutboxError):
             await client.resubmit("orders", "r1")
+        (letter,) = await backend.operations.dead_letters("orders")
+
+        async def first() -> None:
+            raise Throttled("the store is busy")
+
+        with pytest.raises(Throttled):
+            await backend.operations.resubmit("orders", letter.sequence, first=first)
+        assert not world.servicebus.engine.broker.peek("orders", 0, 10), "what comes first was not done"
         assert [dead_letter.id for dead_letter in await client.dead_letters("orders")] == ["r1"]
         await client.resubmit("orders", "r1")
         assert await client.dead_letters("orders") == []

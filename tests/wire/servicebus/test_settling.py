@@ -53,12 +53,14 @@ def test_an_abandoned_message_is_redelivered_and_counts(plain: tuple[Any, Any]) 
 
 def test_a_dead_letter_carries_its_reason(bus: Any, sdk: Any, plain: tuple[Any, Any]) -> None:
     sender, receiver = plain
-    sender.send_messages(ServiceBusMessage("bad", message_id="b", application_properties={"k": "v"}))
+    life = timedelta(minutes=5)
+    sender.send_messages(ServiceBusMessage("bad", message_id="b", application_properties={"k": "v"}, time_to_live=life))
     receiver.dead_letter_message(one(receiver), reason="broken", error_description="it is é")
     dead = sdk.receiver(f"plain-{sdk.mode}", sub_queue="deadletter")
     message = one(dead)
     assert (message.dead_letter_reason, message.dead_letter_error_description) == ("broken", "it is é")
     assert (str(message), message.message_id, message.application_properties[b"k"]) == ("bad", "b", b"v")
+    assert message.time_to_live == life
     dead.complete_message(message)
     assert bus.bodies(f"plain-{sdk.mode}/$DeadLetterQueue") == []
 
