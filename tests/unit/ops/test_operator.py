@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ from outbox.errors import EngineStopped, Refused, TooLarge
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ops.admins.engine import EngineAdmin
-from outbox.ops.messages.status import status_text
 from outbox.ops.values.dead_letters import DeadLetterView, Discard, ListDeadLetters, Moved, Resubmit, ShowDeadLetter
 from outbox.ops.values.messages import NewMessage, Send
 from outbox.ops.values.requests import BATCH_COUNT_MAX, Admin
@@ -24,7 +22,7 @@ from outbox.ops.values.states import Export, ReadState
 from outbox.ops.values.status import Check, Compact, ReadStatus
 from outbox.ports import StateDocument
 from outbox.worker import Worker
-from tests.unit.ops.conftest import Deposit, app
+from tests.unit.ops.conftest import app
 
 EMPTY = StateDocument(b"", 1)
 
@@ -115,20 +113,6 @@ async def test_dead_letters_without_an_id_are_distinguished_by_their_numbers(ban
     assert (await admin.ask(Resubmit("deposits", first))).count == 1
     assert [letter.id for letter in await admin.ask(ListDeadLetters("deposits"))] == [second]
     assert (await admin.ask(Discard("deposits", second))).count == 1
-
-
-async def test_status_lists_blocked_keys(bank: Any, admin: Admin) -> None:
-    async with Worker(app, bank.engine) as worker:
-        for number, amount in enumerate((-1, 5)):
-            await worker.send("ledger", Deposit("alice", amount), id=f"e{number}")
-        async with asyncio.timeout(5):
-            while not (found := await admin.ask(ReadStatus())).queues["ledger"].standing:  # noqa: ASYNC110  # no event says so
-                await asyncio.sleep(0.01)
-        assert "ledger: 1 key is blocked behind a dead letter" in status_text(found)
-        await admin.ask(Discard("ledger", "e0"))
-        await worker.wait_idle(timeout_s=5)
-    found = await admin.ask(ReadStatus())
-    assert found.queues["ledger"].standing == 0 and "stand still" not in status_text(found)
 
 
 async def test_a_state_is_its_json_and_none_where_there_is_none(bank: Any, admin: Admin) -> None:

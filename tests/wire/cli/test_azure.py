@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outbox import App, Client, Context, Engine, Reject, Retries, azure
+from outbox import App, Client, Context, Engine, Reject, azure
 from outbox.azure.functions.processor import Processor
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.emulator.cosmos.server import CosmosEmulator
@@ -22,7 +22,6 @@ from outbox.emulator.servicebus import ServiceBusServer
 from outbox.errors import Refused
 from outbox.ops.admins.azure import Addresses, connect_azure_admin
 from outbox.ops.cli.parser import make_parser
-from outbox.ops.values.dead_letters import ListDeadLetters
 from outbox.worker import Worker
 from tests.functions.triggered import triggered
 from tests.wire.typed import typed, typed_beside
@@ -120,22 +119,6 @@ async def site() -> AsyncIterator[Site]:
             yield site
 
 
-async def test_dead_letters_of_both_places_are_one_list(site: Site) -> None:
-    await site.refuse_by_worker("with-the-bus")
-    await site.refuse_by_trigger("in-the-store")
-    listed = await site.json("dead-letters", "list", "orders")
-    assert [(dead_letter["id"], dead_letter["reason"], dead_letter["type"]) for dead_letter in listed] == [
-        ("with-the-bus", "nothing ordered", "Order"),
-        ("in-the-store", "nothing ordered", "Order"),
-    ]
-    text, err = await site.outbox("dead-letters", "list", "orders")
-    assert err == "" and all(id in text for id in ("with-the-bus", "in-the-store"))
-    for id, asked in (("with-the-bus", "with-the-bus"), ("in-the-store", "in-t")):
-        shown = await site.json("dead-letters", "show", "orders", asked)
-        assert shown["body"] == {"id": id, "items": 0} and shown["key"] == ""
-    assert (await site.json("status"))["queues"]["orders"]["dead_letters"] == 2
-
-
 async def test_dead_letters_of_both_places_are_resubmitted_and_discarded(site: Site) -> None:
     for id in ("a", "c"):
         await site.refuse_by_worker(id)
@@ -155,44 +138,6 @@ async def test_dead_letters_of_both_places_are_resubmitted_and_discarded(site: S
     assert (await waiting.counts())["orders"].active == 3
 
 
-async def test_dead_letters_of_both_places_are_edited(site: Site, tmp_path: Path) -> None:
-    await site.refuse_by_worker("a")
-    await site.refuse_by_trigger("b")
-    for id in ("a", "b"):
-        body = tmp_path / f"{id}.json"
-        body.write_text(f'{{"id": "{id}", "items": 3}}')
-        out, _ = await site.outbox("dead-letters", "resubmit", "orders", id, "--body", str(body))
-        assert out == "edited and resubmitted 1 of orders\n"
-    await site.work()
-    assert await site.client.dead_letters("orders") == []
-
-
-async def test_an_id_may_be_cut_short_where_it_is_the_only_one(site: Site) -> None:
-    await site.refuse_by_worker("order-with-the-bus")
-    await site.refuse_by_trigger("order-in-the-store")
-    _, err = await site.outbox("dead-letters", "discard", "orders", "order-", code=1)
-    assert "2 dead letters of orders begin with 'order-'" in err
-    out, _ = await site.outbox("dead-letters", "discard", "orders", "order-in")
-    assert "order-in-the-store" in out
-    assert [dead_letter.id for dead_letter in await site.client.dead_letters("orders")] == ["order-with-the-bus"]
-
-
-async def test_everything_of_a_queue_is_discarded(site: Site) -> None:
-    await site.refuse_by_worker("a")
-    await site.refuse_by_trigger("b")
-    out, _ = await site.outbox("dead-letters", "discard", "orders", "--all")
-    assert out == "discarded 2 of orders\n" and await site.client.dead_letters("orders") == []
-
-
-async def test_a_state_is_shown_and_an_unknown_type_is_named(site: Site) -> None:
-    await site.client.send("orders", Order("ann", 3), id="o1")
-    await site.work()
-    assert (await site.outbox("state", "Stock", "ann", "--json"))[0] == '{"ordered":3}\n'
-    assert (await site.outbox("state", "Stock", "ben"))[0] == "Stock ben: none\n"
-    _, err = await site.outbox("state", "Stok", "ann", code=1)
-    assert "no state is of type 'Stok'; there are: Stock" in err
-
-
 async def test_a_state_in_a_container_of_its_own_is_found_by_its_name(site: Site) -> None:
     addresses: Any = {"cosmos": site.environment["OUTBOX_COSMOS"], "servicebus": site.servicebus, "database": "shop"}
     async with azure.connect(**addresses, states="stocks", container="apart", create=True) as backend:
@@ -204,17 +149,6 @@ async def test_a_state_in_a_container_of_its_own_is_found_by_its_name(site: Site
     where = ("--states", "stocks", "--container", "apart", "--json")
     assert (await site.outbox("state", "Stock", "ann", *where))[0] == '{"ordered":3}\n'
     assert (await site.outbox("state", "Stock", "ann", "--json"))[0] == "null\n"
-
-
-async def test_pages_of_a_long_list_continue_where_the_last_one_ended(site: Site) -> None:
-    await site.refuse_by_worker("a")
-    await site.refuse_by_trigger("b")
-    await site.refuse_by_trigger("c")
-    async with connect_azure_admin(addresses_of(site)) as admin:
-        first = await admin.ask(ListDeadLetters("orders", count_max=2))
-        rest = await admin.ask(ListDeadLetters("orders", after=first[-1].sequence, count_max=2))
-        assert [dead_letter.id for dead_letter in (*first, *rest)] == ["a", "b", "c"]
-        assert await admin.ask(ListDeadLetters("orders", after=rest[-1].sequence)) == []
 
 
 def addresses_of(site: Site, **changed: str) -> Addresses:
@@ -288,63 +222,6 @@ def test_a_folder_is_looked_at_whatever_the_environment_says(disk_path: Path) ->
 def test_a_command_that_needs_a_folder_takes_no_address() -> None:
     with pytest.raises(SystemExit):
         make_parser().parse_args(["export", "--cosmos", "x"])
-
-
-async def test_a_queue_says_why_its_messages_wait(site: Site) -> None:
-    app = App("shop", retry=Retries(limit=3, delays_s=(60.0,)))
-    app.queue("ledger", "per_key")
-
-    @app.handler("orders", key="id")
-    def order(order: Order, stock: Stock) -> None:
-        raise ValueError("the price is unknown")
-
-    @app.handler("ledger", key="id", on_dead_letter="stop_key")
-    def enter(order: Order, stock: Stock) -> None:
-        raise Reject("nothing ordered")
-
-    async with Worker(app, site.backend) as worker:
-        await worker.send("orders", Order("o1"), id="o1")
-        await worker.send("ledger", Order("k"), id="k1")
-        await worker.wait_idle()
-        await worker.send("orders", Order("o2"), id="o2", after_s=3_600)
-        assert (await site.outbox("schedule", "now", "orders", "o1"))[0] == "o1 in orders is due now\n"
-        await worker.wait_idle()
-    await Client(app, site.backend).send("ledger", Order("k"), id="k2")
-    found = {view["id"]: view for view in (await site.json("queue", "peek", "orders"))["messages"]}
-    assert {id: view["state"] for id, view in found.items()} == {"o1": "retrying", "o2": "scheduled"}
-    assert (found["o1"]["error"], found["o1"]["failures"]) == ("ValueError: the price is unknown", 2)
-    [later] = (await site.json("queue", "peek", "orders", "--state", "scheduled"))["messages"]
-    assert later["id"] == "o2"
-    page = await site.json("queue", "peek", "orders", "--limit", "1")
-    assert len(page["messages"]) == 1 and page["more"] == page["messages"][0]["sequence"]
-    [behind] = (await site.json("queue", "peek", "ledger", "--key", "k"))["messages"]
-    assert (behind["id"], behind["state"], "'k1'" in behind["why"]) == ("k2", "blocked", True)
-    assert (await site.json("queue", "peek", "ledger"))["messages"] == [behind]
-    assert (await site.json("queue", "peek", "ledger", "--key", "other")) == {"messages": []}
-    _, why = await site.outbox("queue", "peek", "no-such", code=1)
-    assert "no-such" in why
-    [shown] = await site.json("message", "show", "o2")
-    assert (shown["message"]["queue"], shown["message"]["state"], shown["body"]["id"]) == ("orders", "scheduled", "o2")
-    [shown] = await site.json("message", "show", "k1")
-    assert shown["dead_letter"]["queue"] == "ledger"
-    assert [view["id"] for view in (await site.json("schedule", "list", "orders"))["messages"]] == ["o2"]
-    await Client(app, site.backend).send("orders", Order("k"), id="o3", after_s=60)
-    first = await site.json("schedule", "list", "orders", "--limit", "1")
-    then = await site.json("schedule", "list", "orders", "--limit", "1", "--after", str(first["more"]))
-    assert [view["id"] for page in (first, then) for view in page["messages"]] == ["o3", "o2"] and "more" not in then
-    assert (await site.outbox("schedule", "cancel", "orders", "o3"))[0] == "cancelled o3 in orders\n"
-    assert (await site.outbox("schedule", "cancel", "orders", "o2"))[0] == "cancelled o2 in orders\n"
-    assert "nothing is scheduled in orders" in (await site.outbox("schedule", "cancel", "orders", "o1", code=1))[1]
-    assert (await site.json("pending", "list")) == []
-    assert (await site.outbox("pending", "finish", "--all"))[0].startswith("finished 0")
-    doctor = json.loads((await site.outbox("doctor", "--json", code=1))[0])  # a key is blocked
-    assert any(finding["about"] == "ledger" for finding in doctor)
-    assert "no queue holds a message 'o3'" in (await site.outbox("message", "show", "o3", code=1))[1]
-    assert [letter["id"] for letter in await site.json("dead-letters", "list", "--reason", "nothing ordered")] == ["k1"]
-    [group] = await site.json("dead-letters", "list", "--group")
-    assert (group["queue"], group["count"], group["example"]) == ("ledger", 1, "k1")
-    assert (await site.outbox("dead-letters", "discard", "ledger", "--text", "no such text", code=1))[1]
-    assert (await site.outbox("dead-letters", "discard", "ledger", "--limit", "3"))[0] == "discarded 1 of ledger\n"
 
 
 async def test_the_trail_of_a_message_leads_over_records_and_queues(site: Site) -> None:

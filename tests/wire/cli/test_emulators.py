@@ -71,28 +71,20 @@ def emulators(disk_path: Path) -> Iterator[Emulators]:
     both.close()
 
 
-def test_cosmos_items_outlive_the_process_that_served_them(emulators: Emulators) -> None:
+def test_items_and_blobs_outlive_the_process_that_served_them(emulators: Emulators) -> None:
     with CosmosClient.from_connection_string(emulators.cosmos) as client:
         container = client.create_database("bank").create_container("states", PartitionKey("/pk"))
         container.create_item({"id": "1", "pk": "alice", "balance": 5})
+    with BlobServiceClient.from_connection_string(emulators.blobs) as storage:
+        storage.create_container("sheets").upload_blob("1", b"full", tags={"kind": "sheet"})
     assert emulators.stop() == 0
     again = Emulators(emulators.folder)
     try:
         with CosmosClient.from_connection_string(again.cosmos) as client:
             states = client.get_database_client("bank").get_container_client("states")
             assert states.read_item("1", "alice")["balance"] == 5
-    finally:
-        again.close()
-
-
-def test_blobs_outlive_the_process_that_served_them(emulators: Emulators) -> None:
-    with BlobServiceClient.from_connection_string(emulators.blobs) as client:
-        client.create_container("sheets").upload_blob("1", b"full", tags={"kind": "sheet"})
-    assert emulators.stop() == 0
-    again = Emulators(emulators.folder)
-    try:
-        with BlobServiceClient.from_connection_string(again.blobs) as client:
-            sheet = client.get_blob_client("sheets", "1")
+        with BlobServiceClient.from_connection_string(again.blobs) as storage:
+            sheet = storage.get_blob_client("sheets", "1")
             assert sheet.download_blob().readall() == b"full" and sheet.get_blob_tags() == {"kind": "sheet"}
     finally:
         again.close()

@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,10 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from outbox.engine.engine import Engine
-from outbox.ops.shared.control_file import read_control_file
 from tests.commands import started
 from tests.wire.typed import typed
 
@@ -204,15 +200,6 @@ def test_a_killed_host_keeps_what_was_sent_and_the_next_one_goes_on(shell: Shell
     assert total(shell) == 900
 
 
-def test_a_host_forgets_where_a_killed_one_listened_before_it_is_ready(shell: Shell) -> None:
-    folder = shell.folder / "bank.data"
-    Engine.open(folder).close()
-    (folder / "control.json").write_text('{"port": 1, "pid": 1, "token": "old"}')
-    shell.run()
-    assert "old" not in {found.token for found in [read_control_file(folder)] if found is not None}
-    assert shell.json("status")["pending"] == 0
-
-
 def test_a_drain_loses_nothing_and_redelivers_nothing(shell: Shell) -> None:
     host, _ = shell.run("--concurrency", "4")
     jobs = "\n".join(json.dumps({"id": f"j{n}", "body": {"id": f"j{n}"}}) for n in range(12))
@@ -229,33 +216,6 @@ def test_a_drain_loses_nothing_and_redelivers_nothing(shell: Shell) -> None:
     shell.wait_for("jobs", active=0)
     assert sorted(runs.read_text().split()) == sorted(f"j{n}" for n in range(12))
     assert total(shell) == 12
-
-
-def test_the_printed_line_is_a_connection_string(running: Shell) -> None:
-    body = b'{"transfer": "d", "account": "sdk", "amount": 3}'
-    with ServiceBusClient.from_connection_string(running.line) as client, client.get_queue_sender("deposits") as sender:
-        sender.send_messages(ServiceBusMessage(body, message_id="d", application_properties={"outbox-type": "Deposit"}))
-    running.wait_for("deposits", active=0)
-    assert running.json("state", "Account", "sdk") == {"balance": 3}
-
-
-def test_a_host_refuses_a_body_that_its_handler_cannot_take(running: Shell) -> None:
-    running.outbox("send", "jobs", '{"id": 5}', code=1)
-    assert running.stderr.endswith("does not fit Job: Expected `str`, got `int` - at `$.id`; nothing was sent\n")
-
-
-def test_dead_letters_of_a_running_host(running: Shell) -> None:
-    transfer = '{"id": "t", "source": "a", "target": "b", "amount": 0}'
-    running.outbox("send", "transfers", transfer, "--id", "t", "--type", "Transfer")
-    running.wait_for("transfers", dead_letters=1)
-    (dead_letter,) = running.json("dead-letters", "list", "transfers")
-    assert (dead_letter["id"], dead_letter["reason"]) == ("t", "amount must be positive")
-    assert running.json("dead-letters", "show", "transfers", "t")["body"]["amount"] == 0
-    running.outbox("dead-letters", "resubmit", "transfers", "t")
-    running.wait_for("transfers", dead_letters=1, active=0)  # refused again, by the same rule
-    running.outbox("dead-letters", "discard", "transfers", "t")
-    running.outbox("dead-letters", "show", "transfers", "t", code=1)
-    assert running.stderr.startswith("outbox: transfers has no dead letter 't'; list them to see what is there, or ")
 
 
 def test_a_host_logs_a_handler_that_fails_with_its_line(shell: Shell) -> None:
@@ -289,11 +249,6 @@ def test_the_log_of_a_running_host_is_compacted_by_the_host(running: Shell) -> N
     assert total(running) == before + 1_000
 
 
-def test_a_second_host_of_a_folder_is_refused(running: Shell) -> None:
-    code, _, err = running.spawn("run", "bank:app", "--amqp-port", "0")
-    assert code == 1 and "held by another process" in err.splitlines()[-1]
-
-
 def test_a_host_whose_disk_fails_stops_with_the_error(shell: Shell) -> None:
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
@@ -307,14 +262,6 @@ def test_a_host_whose_disk_fails_stops_with_the_error(shell: Shell) -> None:
     assert err.splitlines()[-1].startswith("outbox: bank.data: write failed") and "then start again" in err
     shell.run()
     shell.wait_for("deposits", active=0)
-
-
-def test_a_port_that_is_taken_is_refused_with_the_way_out(shell: Shell) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        code, _, err = shell.spawn("run", "bank:app", "--amqp-port", port)
-    assert code == 1 and f"outbox: port {port} cannot be used (address already in use); give another by" in err
-    assert not (shell.folder / "bank.data").exists()  # told before anything is made
 
 
 def test_a_host_logs_which_messages_it_has_no_handler_for(shell: Shell) -> None:

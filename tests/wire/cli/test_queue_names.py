@@ -64,28 +64,6 @@ def test_a_queue_without_a_handler_and_a_topic_are_found_in_any_case(site: Site,
 @pytest.mark.parametrize(
     "command",
     [
-        "queue peek order",
-        "message show x --queue order",
-        "schedule cancel order x",
-        "dead-letters list order",
-        "dead-letters list order --discarded",
-        "dead-letters restore order --all",
-        "dead-letters restore order x",
-        "dead-letters discard order --all",
-        "dead-letters resubmit order x",
-        "blocked list order",
-        "queue pause order",
-        "send order {}",
-    ],
-)
-def test_a_queue_that_is_not_there_is_refused_with_those_that_are_near(run: Run, command: str) -> None:
-    code, said = run(*command.split())
-    assert code == 1 and "'order' does not exist; there are: " in said and "(did you mean 'orders'?)" in said
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
         ("message", "show", ""),
         ("message", "trace", ""),
         ("message", "show", "x", "--queue", ""),

@@ -74,6 +74,7 @@ def counted(site: Site, command: str) -> int:
     [
         ("status", 7, ["pending transactions: 0"]),
         ("queue peek one", 10, ["m-0", "m-4", "for a worker to take it"]),
+        ("queue peek one --state scheduled", 10, ["nothing of that kind in one"]),
         ("queue peek ledger", 9, [f"blocked by dead letter 'first-{n}'" for n in range(len(KEYS))]),
         ("queue peek ledger --limit 3", 10, [f"blocked by dead letter 'first-{n}'" for n in range(3)]),
         ("queue peek ledger --key key-3", 8, ["second-3", "blocked by dead letter 'first-3'"]),
