@@ -201,7 +201,8 @@ def renewing(run: Run) -> None:
 
 def administering(run: Run) -> None:
     admin = run.admin
-    assert admin.get_namespace_properties().name == "outbox"
+    namespace = admin.get_namespace_properties()
+    assert (namespace.name, namespace.messaging_sku) == ("outbox", "Standard")
     queue = admin.create_queue("made")
     admin.update_queue(queue, max_delivery_count=3)
     assert admin.get_queue("made").max_delivery_count == 3

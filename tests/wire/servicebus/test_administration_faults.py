@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import requests
 from azure.core.exceptions import (
-    ClientAuthenticationError,
     HttpResponseError,
     ServiceRequestError,
     ServiceResponseError,
@@ -16,24 +15,10 @@ from azure.servicebus.management import CorrelationRuleFilter
 
 from outbox.emulator.faults import FaultRule
 from outbox.engine.engine import Engine
-from tests.wire.conftest import MODES, Bus
+from tests.wire.conftest import Bus
 from tests.wire.servicebus.administration import Admin
 
 # Keys, restarts, faults
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_key_is_checked_where_there_is_one(mode: str) -> None:
-    bus = Bus(Engine.in_memory, key="secret")
-    good = Admin(bus.connection_string, mode)
-    bad = Admin(bus.connection_string.replace("=secret;", "=guess;"), mode)
-    assert good.create_queue("q").name == "q"
-    with pytest.raises(ClientAuthenticationError):
-        bad.get_queue("q")
-    for each in (good, bad):
-        each.end()
-    bus.stop()
-    bus.thread.stop()
 
 
 def test_what_was_made_is_there_after_a_restart(disk_path: Any) -> None:

@@ -46,23 +46,6 @@ def complete(receiver: Any, count: int) -> list[str]:
     return found
 
 
-def test_a_session_gives_its_own_messages_in_order(sdk: Any, queue: str) -> None:
-    send(sdk, queue, "a", "a1", "a2", "a3")
-    send(sdk, queue, "b", "b1")
-    with accept(sdk, queue, "a") as receiver:
-        assert receiver.session.session_id == "a"
-        assert complete(receiver, 3) == ["a1", "a2", "a3"]
-    with accept(sdk, queue, "b") as receiver:
-        assert complete(receiver, 1) == ["b1"]
-
-
-def test_the_next_available_session_is_one_with_messages(sdk: Any, queue: str) -> None:
-    send(sdk, queue, "waiting", "w")
-    with accept(sdk, queue, NEXT_AVAILABLE_SESSION, max_wait_time=5) as receiver:
-        assert receiver.session.session_id == "waiting"
-        assert complete(receiver, 1) == ["w"]
-
-
 def test_waiting_for_a_session_ends_in_time(sdk: Any, queue: str) -> None:
     started_s = time.monotonic()
     with pytest.raises(OperationTimeoutError):
@@ -75,23 +58,6 @@ def test_a_session_has_one_receiver(sdk: Any, queue: str) -> None:
         accept(sdk, queue, "single").__enter__()
     with accept(sdk, queue, "single") as again:
         assert again.session.session_id == "single"
-
-
-def test_session_state_and_lock(bus: Any, sdk: Any, queue: str) -> None:
-    with accept(sdk, queue, "stateful") as receiver:
-        session = receiver.session
-        assert session.get_state() is None
-        session.set_state(b"\x00state")
-        before = session.locked_until_utc
-        time.sleep(0.05)
-        assert session.renew_lock() > before
-        send(sdk, queue, "stateful", "m")
-        assert complete(receiver, 1) == ["m"]
-    with accept(sdk, queue, "stateful") as receiver:
-        assert receiver.session.get_state() == b"\x00state"
-        receiver.session.set_state(None)
-        assert receiver.session.get_state() is None
-    assert bus.call(lambda engine: engine.sessions.ids(queue)) == []
 
 
 def test_settling_within_a_session(bus: Any, sdk: Any, queue: str) -> None:
@@ -144,23 +110,6 @@ def test_a_lost_session_lock_is_reported(bus: Any, sdk: Any) -> None:
     receiver.__exit__(None, None, None)
     with accept(sdk, queue, "s") as receiver:
         assert complete(receiver, 1) == ["m"]
-
-
-def test_sessions_can_be_listed(bus: Any, sdk: Any) -> None:
-    queue = f"listed-{sdk.mode}"
-    bus.declare(QueueSettings(queue, ordering="per_key"))
-    for name in ("x", "y", "z"):
-        send(sdk, queue, name, "m")
-    if sdk.mode == "sync":
-        found = list(sdk.client.list_queue_sessions(queue))
-    else:
-        pages = sdk._thread.run(lambda: sdk.client._target.list_queue_sessions(queue))
-
-        async def collect() -> list[str]:
-            return [name async for name in pages]
-
-        found = sdk._thread.run(collect)
-    assert sorted(found) == ["x", "y", "z"]
 
 
 def test_a_queue_with_sessions_takes_no_message_without_one(sdk: Any, queue: str) -> None:

@@ -11,10 +11,7 @@ import pytest
 from azure.servicebus import AutoLockRenewer, ServiceBusMessage
 from azure.servicebus.aio import AutoLockRenewer as AsyncAutoLockRenewer
 from azure.servicebus.exceptions import (
-    MessageAlreadySettled,
-    MessageLockLostError,
     MessageNotFoundError,
-    ServiceBusError,
 )
 
 from outbox.engine.entities import QueueSettings
@@ -33,24 +30,6 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 5) -> None:
         time.sleep(0.02)
 
 
-def test_a_completed_message_is_gone_and_settled_once(plain: tuple[Any, Any]) -> None:
-    sender, receiver = plain
-    sender.send_messages(ServiceBusMessage("m"))
-    message = one(receiver)
-    receiver.complete_message(message)
-    with pytest.raises(MessageAlreadySettled):
-        receiver.complete_message(message)
-
-
-def test_an_abandoned_message_is_redelivered_and_counts(plain: tuple[Any, Any]) -> None:
-    sender, receiver = plain
-    sender.send_messages(ServiceBusMessage("m"))
-    receiver.abandon_message(one(receiver))
-    again = one(receiver)
-    assert again.delivery_count == 1
-    receiver.complete_message(again)
-
-
 def test_a_dead_letter_carries_its_reason(bus: Any, sdk: Any, plain: tuple[Any, Any]) -> None:
     sender, receiver = plain
     life = timedelta(minutes=5)
@@ -63,17 +42,6 @@ def test_a_dead_letter_carries_its_reason(bus: Any, sdk: Any, plain: tuple[Any, 
     assert message.time_to_live == life
     dead.complete_message(message)
     assert bus.bodies(f"plain-{sdk.mode}/$DeadLetterQueue") == []
-
-
-def test_a_message_that_fails_too_often_is_dead_lettered(bus: Any, sdk: Any) -> None:
-    queue = f"fragile-{sdk.mode}"
-    bus.declare(QueueSettings(queue, max_delivery_count=2))
-    bus.send(queue, "m")
-    with sdk.receiver(queue, shared=False) as receiver:
-        for _ in range(2):
-            receiver.abandon_message(one(receiver))
-    [task] = bus.call(lambda engine: engine.broker.peek(f"{queue}/$DeadLetterQueue", 0, 10))
-    assert (task.reason, bus.bodies(queue)) == ("MaxDeliveryCountExceeded", [])
 
 
 def test_a_deferred_message_is_received_by_its_number_and_only_so(plain: tuple[Any, Any]) -> None:
@@ -107,34 +75,6 @@ def test_a_deferred_message_is_settled_over_management(bus: Any, sdk: Any, plain
     else:
         assert [message.state.name for message in receiver.peek_messages(1, sequence_number=number)] == ["DEFERRED"]
         receiver.complete_message(receiver.receive_deferred_messages([number])[0])
-
-
-def test_a_renewed_lock_lasts_longer(plain: tuple[Any, Any]) -> None:
-    sender, receiver = plain
-    sender.send_messages(ServiceBusMessage("m"))
-    message = one(receiver)
-    before = message.locked_until_utc
-    time.sleep(0.05)
-    renewed = receiver.renew_message_lock(message)
-    assert renewed > before
-    assert message.locked_until_utc == renewed
-    receiver.complete_message(message)
-
-
-def test_a_lock_that_ran_out_is_lost_and_its_message_is_redelivered(bus: Any, sdk: Any) -> None:
-    queue = f"short-{sdk.mode}"
-    bus.declare(QueueSettings(queue, lock_s=1))
-    bus.send(queue, "m")
-    with sdk.receiver(queue, shared=False) as receiver:
-        message = one(receiver)
-        time.sleep(1.2)  # longer than the lock
-        for settle in (receiver.complete_message, receiver.abandon_message, receiver.dead_letter_message):
-            with pytest.raises((MessageLockLostError, MessageAlreadySettled)):
-                settle(message)
-        again = one(receiver)
-        assert again.delivery_count == 1
-        receiver.complete_message(again)
-    assert bus.bodies(queue) == []
 
 
 def test_a_lock_that_is_renewed_automatically_is_kept(bus: Any, sdk: Any) -> None:
@@ -188,45 +128,6 @@ def test_peeking_shows_every_state_and_locks_nothing(bus: Any, sdk: Any) -> None
             "active1",
         ]
         assert receiver.peek_messages(2, sequence_number=10_000) == []
-
-
-def test_a_large_peek_is_answered_in_parts(bus: Any, sdk: Any) -> None:
-    queue = f"broad-{sdk.mode}"
-    bus.declare(QueueSettings(queue))
-    bus.send(queue, *("x" * 200_000 for _ in range(12)))
-    with sdk.receiver(queue, shared=False) as receiver:
-        seen: list[int] = []
-        while batch := receiver.peek_messages(12, sequence_number=(seen[-1] if seen else 0) + 1):
-            seen += [message.sequence_number for message in batch]
-        assert len(seen) == 12
-
-
-def test_scheduled_messages_come_when_they_are_due_unless_cancelled(plain: tuple[Any, Any]) -> None:
-    sender, receiver = plain
-    due = datetime.now(UTC) + timedelta(seconds=1)
-    kept, cancelled = sender.schedule_messages([ServiceBusMessage("kept"), ServiceBusMessage("cancelled")], due)
-    sender.cancel_scheduled_messages(cancelled)
-    sender.send_messages(ServiceBusMessage("also", scheduled_enqueue_time_utc=due))
-    found = [one(receiver), one(receiver)]
-    assert sorted(str(message) for message in found) == ["also", "kept"]
-    assert datetime.now(UTC) > due
-    assert kept in [message.sequence_number for message in found]
-    for message in found:
-        receiver.complete_message(message)
-    with pytest.raises(ServiceBusError):
-        sender.cancel_scheduled_messages(cancelled)
-
-
-def test_expired_messages_are_dead_lettered_or_dropped(bus: Any, sdk: Any) -> None:
-    kept, dropped = f"expiring-{sdk.mode}", f"dropping-{sdk.mode}"
-    bus.declare(QueueSettings(kept), QueueSettings(dropped, dead_letter_on_expiry=False))
-    bus.send(dropped, "m", time_to_live_ms=100)
-    with sdk.sender(kept, shared=False) as sender:
-        sender.send_messages(ServiceBusMessage("m", time_to_live=timedelta(seconds=1)))
-    wait_until(lambda: bus.bodies(kept) == [] == bus.bodies(dropped))
-    [task] = bus.call(lambda engine: engine.broker.peek(f"{kept}/$DeadLetterQueue", 0, 10))
-    assert task.reason == "TTLExpiredException"
-    assert bus.bodies(f"{dropped}/$DeadLetterQueue") == []
 
 
 def test_a_queues_time_to_live_bounds_what_a_receiver_sees(bus: Any, sdk: Any) -> None:
