@@ -65,22 +65,6 @@ def test_a_kind_that_cannot_be_done_here_is_not_counted() -> None:
     assert faults.has("duplicate") and not faults.has("throttled")
 
 
-def test_rules_can_be_taken_away() -> None:
-    faults = Faults([FaultRule(kind="reset", count=None)])
-    [one] = faults.installed()
-    assert faults.ask("x") is not None
-    assert faults.remove(one.id) and not faults.remove(one.id)
-    assert not faults and faults.ask("x") is None and faults.fired == {"reset": 1}
-
-
-def test_the_number_of_a_rule_is_given_to_no_other() -> None:
-    faults = Faults()
-    first, second = (faults.install(FaultRule(kind="reset")) for _ in range(2))
-    faults.remove(first)
-    third = faults.install(FaultRule(kind="throttled"))
-    assert faults.remove(second) and [one.id for one in faults.installed()] == [third]
-
-
 def test_drawn_rules_are_the_same_for_the_same_seed_and_fire_once_each() -> None:
     kinds: list[Any] = ["throttled", "status", "delay"]
     rules = drawn(7, kinds, operation="item.*", within=10, status=503, delay_s=0.1)

@@ -105,23 +105,6 @@ async def test_a_search_from_the_past_has_tags_that_blobs_have_lost(
     assert [found.name async for found in box.find_blobs_by_tags(where)] == []
 
 
-async def test_the_same_seed_fails_the_same_requests(emulator: BlobEmulator, box: ContainerClient) -> None:
-    async def failed() -> list[bool]:
-        emulator.faults.clear()
-        emulator.faults.install(FaultRule(kind="throttled", count=None, probability=0.5, seed=7, operation="blob.put"))
-        outcomes = []
-        for n in range(12):
-            try:
-                await box.upload_blob(f"{n}", b"1", overwrite=True)
-                outcomes.append(False)
-            except HttpResponseError:
-                outcomes.append(True)
-        return outcomes
-
-    first = await failed()
-    assert first == await failed() and 2 < sum(first) < 10
-
-
 async def test_the_control_endpoint_takes_rules_under_its_token(emulator: BlobEmulator, box: ContainerClient) -> None:
     rule = b'{"kind":"throttled","operation":"blob.put"}'
     head = f"POST /_outbox/faults HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(rule)}\r\n"

@@ -164,15 +164,6 @@ def test_a_token_that_is_handed_over_makes_a_read_fresh(theirs: Any, items: Any,
     assert theirs.read_item("0", "a", session_token=token)["n"] == 1
 
 
-def test_what_was_deleted_is_still_read_by_the_stale(theirs: Any, items: Any, install: Any) -> None:
-    install(kind="stale-read", behind_count=1, count=None)
-    items.patch_item("0", "a", [{"op": "set", "path": "/n", "value": 5}])
-    items.delete_item("0", "a")
-    assert theirs.read_item("0", "a")["n"] == 5
-    assert [one["n"] for one in query(theirs, "SELECT * FROM c")] == [5]  # its partition key has nothing any more
-    assert status(items.read_item, "0", "a") == 404
-
-
 def test_without_a_rule_every_read_is_fresh_and_nothing_is_remembered(faulty: Cosmos, theirs: Any, items: Any) -> None:
     items.patch_item("0", "a", [{"op": "incr", "path": "/n", "value": 1}])
     assert theirs.read_item("0", "a")["n"] == 1

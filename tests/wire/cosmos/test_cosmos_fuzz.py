@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import suppress
 
 import pytest
 
 from outbox.emulator.cosmos.server import CosmosEmulator
-from outbox.emulator.faults import Faults, drawn
-from outbox.engine.engine import Engine
 from tests.fuzz.nonsense import mutated
 from tests.wire.cosmos.asking import ask, signed
 from tests.wire.cosmos.every import EVERY
@@ -50,19 +47,3 @@ async def test_malformed_requests_break_nothing(
     assert 500 not in codes and {200, 400, 401} <= codes
     assert (await ask(emulator, signed("GET", "/", "", "")))[0] == 200
     assert not [record for record in caplog.records if record.levelname == "ERROR" and "outbox" in record.name]
-
-
-async def test_faults_of_a_seed_come_at_the_same_requests_again() -> None:
-    async def statuses(seed: int) -> list[int]:
-        rules = drawn(seed, ["reset", "throttled", "status", "lost-reply"], operation="database.list", status=503)
-        async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0, faults=Faults(rules)) as emulator:
-            return [await listed(emulator) for _ in range(30)]
-
-    async def listed(emulator: CosmosEmulator) -> int:
-        with suppress(ConnectionError):
-            return (await ask(emulator, signed("GET", "/dbs", "dbs", "")))[0]
-        return 0
-
-    first = await statuses(5)
-    assert first == await statuses(5) != await statuses(6)
-    assert sorted(code for code in first if code != 200) == [0, 0, 429, 503]

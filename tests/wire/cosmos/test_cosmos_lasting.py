@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from azure.core import MatchConditions
@@ -30,28 +29,6 @@ def timed() -> Iterator[tuple[Cosmos, VirtualClock]]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_items_expire_by_their_own_time_or_the_containers(timed: tuple[Cosmos, VirtualClock], mode: str) -> None:
-    cosmos, clock = timed
-    sdk = Sdk(cosmos, mode)
-    container = sdk.container("expiring", default_ttl=100)
-    for id, extra in (("default", {}), ("short", {"ttl": 10}), ("never", {"ttl": -1})):
-        container.create_item({"id": id, "pk": "a", **extra})
-    clock.seconds += 10
-    assert status(container.read_item, "short", "a") == 404
-    assert container.create_item({"id": "short", "pk": "a"})["_ts"] == round(clock.seconds)
-    clock.seconds += 90
-    assert query(container, "SELECT VALUE c.id FROM c") == ["never", "short"]
-    assert cosmos.call(lambda emulator: emulator.store.sweep()) == 1
-    assert len(cosmos.call(lambda emulator: emulator.engine.state.documents.spaces)[_space(cosmos, container)]) == 2
-    sdk.close()
-
-
-def _space(cosmos: Cosmos, container: Any) -> str:
-    [found] = [c for c in cosmos.call(lambda emulator: emulator.store.catalog.containers()) if c.id == container.id]
-    return found.prefix + '["a"]'
-
-
-@pytest.mark.parametrize("mode", MODES)
 def test_an_items_time_counts_only_where_the_container_has_one(timed: tuple[Cosmos, VirtualClock], mode: str) -> None:
     cosmos, clock = timed
     sdk = Sdk(cosmos, mode)
@@ -66,11 +43,6 @@ def test_an_items_time_counts_only_where_the_container_has_one(timed: tuple[Cosm
     clock.seconds += 1_000_000
     assert container.read_item("1", "a")["id"] == "1"
     sdk.close()
-
-
-@pytest.mark.parametrize("ttl", [0, -2, 1.5, "10", True, None])
-def test_a_time_to_live_that_is_none_is_refused(items: Any, ttl: object) -> None:
-    assert status(items.create_item, {"id": "1", "pk": "a", "ttl": ttl}) == 400
 
 
 # Restarts

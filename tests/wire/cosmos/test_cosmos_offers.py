@@ -51,11 +51,6 @@ def test_throughput_that_scales_by_itself_is_kept(sdk: Sdk) -> None:
     assert container.get_throughput().auto_scale_max_throughput == 7_000
 
 
-@pytest.mark.parametrize("throughput", [100, 450, 2_000_000])
-def test_a_throughput_that_is_none_is_refused(sdk: Sdk, throughput: int) -> None:
-    assert status(sdk.container, "none", offer_throughput=throughput) == 400
-
-
 async def test_offers_are_signed_by_their_resource_ids(emulator: Any) -> None:
     rid = emulator.store.catalog.offers()[0]["_rid"]
     code, _ = await ask(emulator, signed("GET", f"/offers/{rid}", "offers", rid))
