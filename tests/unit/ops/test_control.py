@@ -345,12 +345,18 @@ async def test_an_export_that_breaks_off_is_not_taken_for_whole(bank: Any) -> No
     server.close()
 
 
-async def test_a_read_that_gets_no_answer_names_the_host_and_not_its_token(bank: Any) -> None:
+async def swallowing() -> asyncio.Server:
+    """A host that takes a request and goes away."""
+
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.close()
 
-    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    return await asyncio.start_server(swallow, "127.0.0.1", 0)
+
+
+async def test_a_read_that_gets_no_answer_names_the_host_and_not_its_token(bank: Any) -> None:
+    server = await swallowing()
     port = server.sockets[0].getsockname()[1]
     remote = RemoteAdmin(ControlFile(port, 1, "the-token"), bank.folder)
     for why in ("went away", "does not answer"):
@@ -367,11 +373,7 @@ async def test_what_is_no_text_is_refused_before_it_is_sent(bank: Any, wire: Wir
 
 
 async def test_a_lost_answer_to_a_send_is_an_unknown_outcome(bank: Any) -> None:
-    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.close()
-
-    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    server = await swallowing()
     remote = RemoteAdmin(ControlFile(server.sockets[0].getsockname()[1], 1, "t"), bank.folder)
     with pytest.raises(Exception, match="may have been done") as caught:
         await remote.ask(Resubmit("deposits", None))

@@ -14,16 +14,22 @@ from tests.unit.stores.store_site import Add, Site, Sum, adding
 from tests.unit.waiting import until
 
 
-async def test_a_commit_that_is_refused_for_good_is_logged_and_tried_ever_more_seldom(
-    at: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rests: list[int] = []
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often something had failed at each rest of a worker, which is short here."""
+    counts: list[int] = []
 
     async def rest(self: Backoff, count: int) -> None:
-        rests.append(count)
+        counts.append(count)
         await asyncio.sleep(0.01)
 
     monkeypatch.setattr(Backoff, "rest", rest)
+    return counts
+
+
+async def test_a_commit_that_is_refused_for_good_is_logged_and_tried_ever_more_seldom(
+    at: Site, caplog: pytest.LogCaptureFixture, rests: list[int]
+) -> None:
     at.store.refused = "commit"
     async with Worker(adding(), at) as worker:
         await worker.send("adds", Add("a"), id="m")
@@ -37,20 +43,15 @@ async def test_a_commit_that_is_refused_for_good_is_logged_and_tried_ever_more_s
 
 
 async def test_a_blob_store_that_refuses_for_good_is_logged_and_tried_ever_more_seldom_in_engine_scope(
-    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, rests: list[int]
 ) -> None:
-    app, refuses, rests = App("drawing"), True, []
+    app, refuses = App("drawing"), True
 
     @app.handler("adds", key="key")
     def draw(add: Add, total: Sum, ctx: Context) -> None:
         total.n += 1
         ctx.write_blob("picture", b"a line")
 
-    async def rest(self: Backoff, count: int) -> None:
-        rests.append(count)
-        await asyncio.sleep(0.01)
-
-    monkeypatch.setattr(Backoff, "rest", rest)
     write = engine.blobs.write
 
     async def refused(name: str, data: bytes) -> bool:

@@ -19,21 +19,11 @@ from outbox.verify.recorded.recording import recorded
 from outbox.verify.recorded.verdict import Verdict
 from tests.unit.messages import Transfer
 from tests.unit.verify.lying import Lying
+from tests.unit.verify.test_recording import Account, Deposit
 
 Scope = Literal["partition", "item"]
 app = App("bank")
 app.queue("ledger")
-
-
-@dataclass
-class Deposit:
-    target: str
-    amount: int
-
-
-@dataclass
-class Account:
-    balance: int = 100
 
 
 @app.handler("transfers", key="source")

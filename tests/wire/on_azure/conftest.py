@@ -1,11 +1,13 @@
-"""Service Bus with the queues of the contract, for a test of its adapter."""
+"""Service Bus with the queues of the contract, for a test of its adapter, and Azurite to compare with."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
+import pytest
 import pytest_asyncio
 
+from tests.wire.on_azure import azurite
 from tests.wire.on_azure.ground import BusGround, bus_ground
 
 
@@ -13,3 +15,8 @@ from tests.wire.on_azure.ground import BusGround, bus_ground
 async def ground() -> AsyncIterator[BusGround]:
     async with bus_ground() as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def of_azurite() -> Iterator[str]:
+    yield from azurite.start()

@@ -3,7 +3,7 @@ are short, and against Azurite where that is installed."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from uuid import uuid4
@@ -27,16 +27,10 @@ from outbox.verify.contracts import (
     store_clauses_of_time,
 )
 from outbox.verify.contracts import name_of as clause_name
-from tests.wire.on_azure import azurite
 from tests.wire.on_azure.ground import blob_emulator
 from tests.wire.on_azure.test_cosmos_contract import OF_BATCHES
 
 FOR_ITEMS = tuple(clause for clause in STATE_STORE if clause_name(clause) not in OF_BATCHES)
-
-
-@pytest.fixture(scope="module")
-def of_azurite() -> Iterator[str]:
-    yield from azurite.start()
 
 
 @pytest.fixture(params=["emulator", "azurite"])

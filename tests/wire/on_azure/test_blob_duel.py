@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from outbox.emulator.blobs import conditions
-from tests.wire.on_azure import azurite
 from tests.wire.on_azure.blob_duel import against_azurite
 
 STEP_COUNT = 90
-
-
-@pytest.fixture(scope="module")
-def of_azurite() -> Iterator[str]:
-    yield from azurite.start()
 
 
 @pytest.mark.parametrize("seed", range(4))
