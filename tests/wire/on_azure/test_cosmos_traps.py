@@ -63,15 +63,6 @@ async def test_a_write_whose_answer_is_lost_is_unknown_and_sent_once(
     assert isinstance(outcome, Lost if fault == "lost-reply" else Won)
 
 
-async def test_an_applied_write_is_distinguished_from_anothers_by_reading_it(ground: CosmosGround) -> None:
-    store = ground.store()
-    install(ground, kind="lost-reply", operation="batch")
-    with pytest.raises(OutcomeUnknown):
-        await store.write([Create(A, b'{"tx":"mine"}'), Create(B, b"{}")])
-    found = await store.read(A)
-    assert found is not None and found.body == b'{"tx":"mine"}'
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("status", [408, 500, 503])
 async def test_a_status_without_an_answer_is_unknown_and_sent_once(
@@ -282,15 +273,6 @@ async def test_the_operation_that_lost_is_named(ground: CosmosGround) -> None:
     assert (await store.write([Create(A, b"1"), Replace(B, b"3", etag)])) == Lost(1, None, ANY)
     assert (await store.write([Create(A, b"1"), Delete(DocumentKey("p", "c"), etag)])) == Lost(1, None, ANY)
     assert await store.read(A) is None
-
-
-async def test_a_delete_in_a_batch_keeps_its_condition(ground: CosmosGround) -> None:
-    store = ground.store()
-    etag = await version_of(store, Create(B, b"1"))
-    newer = await version_of(store, Replace(B, b"2", etag))
-    assert await store.write([Create(A, b"1"), Delete(B, etag)]) == Lost(1, None, ANY)
-    assert isinstance(await store.write([Create(A, b"1"), Delete(B, newer)]), Won)
-    assert await store.read(B) is None
 
 
 async def test_what_is_unfinished_is_found_page_by_page_in_all_partitions(

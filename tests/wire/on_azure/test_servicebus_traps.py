@@ -17,7 +17,6 @@ from outbox.azure.servicebus import bus as sending
 from outbox.azure.servicebus import sources
 from outbox.azure.servicebus.bus import wall_ms
 from outbox.azure.servicebus.links import TOO_LATE
-from outbox.engine.entities import TopicSettings
 from outbox.errors import LockLost, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
 from outbox.message import Message
 from outbox.ports import Output, Settle
@@ -41,13 +40,6 @@ async def test_many_tasks_on_one_bus_send_each_message_once(ground: BusGround, m
     async with asyncio.timeout(30):
         await asyncio.gather(*(send(task) for task in range(8)))
     assert sorted(ids(ground)) == sorted(["first", *(f"{task}-{n}" for task in range(8) for n in range(60))])
-
-
-async def test_a_batch_is_one_request_and_keeps_its_order(ground: BusGround) -> None:
-    bus = ground.bus()
-    await bus.send([output(str(n)) for n in range(50)])
-    assert ids(ground) == [str(n) for n in range(50)]
-    assert bus.usage.by_kind["send"].count == 1
 
 
 async def test_what_does_not_fit_one_batch_goes_in_several(ground: BusGround) -> None:
@@ -349,16 +341,6 @@ async def test_a_sender_that_is_cancelled_leaves_the_link_whole(ground: BusGroun
     await bus.send([output("b")])
     assert ids(ground) == ["0", "a", "b"]
     assert bus.usage.by_kind["send"].count == 3, "the transfer of the caller that left was seen through"
-
-
-async def test_a_topic_and_its_subscription_are_addressed_by_name_and_path(ground: BusGround) -> None:
-    ground.engine.declare(TopicSettings("news", ("all",)))
-    bus = ground.bus()
-    await bus.send([output("a", "news")])
-    (delivery,) = await received(bus, "news/Subscriptions/all")
-    assert delivery.message.identity == "a"
-    await bus.settle(delivery, Settle("complete"))
-    assert ids(ground, "news/Subscriptions/all") == []
 
 
 # Properties
