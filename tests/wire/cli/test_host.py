@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from outbox.engine.engine import Engine
+from outbox.ops.shared.control_file import read_control_file
 from tests.commands import started
 from tests.wire.typed import typed
 
@@ -216,6 +218,15 @@ def test_a_drain_loses_nothing_and_redelivers_nothing(shell: Shell) -> None:
     shell.wait_for("jobs", active=0)
     assert sorted(runs.read_text().split()) == sorted(f"j{n}" for n in range(12))
     assert total(shell) == 12
+
+
+def test_a_host_forgets_where_a_killed_one_listened_before_it_is_ready(shell: Shell) -> None:
+    folder = shell.folder / "bank.data"
+    Engine.open(folder).close()
+    (folder / "control.json").write_text('{"port": 1, "pid": 1, "token": "old"}')
+    shell.run()
+    assert "old" not in {found.token for found in [read_control_file(folder)] if found is not None}
+    assert shell.json("status")["pending"] == 0
 
 
 def test_a_host_logs_a_handler_that_fails_with_its_line(shell: Shell) -> None:
