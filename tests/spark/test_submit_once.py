@@ -10,18 +10,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from outbox import App, Context, Engine
+from outbox import Engine
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Throttled
 from outbox.ports import Version
 from outbox.runtime.store_operations import operations_over
 from outbox.spark import NotRunnable, RunId, RunPending, RunRequest, RunStatus
-from outbox.testing import Harness
-from outbox.verify.faults import Faults
 from spark_jobs.submitted import LeaseKeeper, LeaseTimes, Turned
 from spark_jobs.submitting.documents import FolderRuns, NotedRuns, RunDocument, RunDocuments, Seen
 from spark_jobs.submitting.once import Batch, Batches, OnceRuns, Timing
@@ -209,43 +207,6 @@ async def test_runs_are_kept_among_the_notes_of_any_backend(kind: str) -> None:
             await asyncio.gather(*both)
             await found.livy.quiet()
             assert len(found.livy.batches) == 1 and found.worked == [1]
-
-
-@dataclass
-class Closed:
-    day: str
-
-
-@pytest.mark.parametrize("scope", ["engine", "partition", "item"])
-@pytest.mark.parametrize("seed", range(4))
-async def test_a_handler_that_is_handled_again_after_crashes_gets_one_job(
-    seed: int, scope: Literal["engine", "partition", "item"], folder: FolderRuns
-) -> None:
-    app, chance = App("nights"), random.Random(seed)
-    async with site(folder, faults=chance.choices(["done", "lost", "dark", "broken", "busy"], k=2)) as found:
-        world: Harness
-
-        def in_its_time() -> OnceRuns:
-            runs = found.runs()
-            runs._now_ms, runs._monotonic_s = (lambda: round(world.now() * 1_000)), (lambda: world.now())
-            return runs
-
-        app.spark_jobs("feed", runs=in_its_time)
-
-        @app.handler("closed")
-        def close(closed: Closed, ctx: Context) -> None:
-            ctx.submit_spark_job("feed", ["--input", closed.day])
-
-        faults = Faults.drawn(seed=seed, crashes=3, lost=2, duplicates=2, within=16)
-        async with Harness(app, faults=faults, seed=seed, scope=scope) as world:
-            await world.send("closed", Closed("d22"), id="d22")
-            await world.wait_idle()
-            await world.advance(hours=1)
-            await found.livy.quiet()
-            [request] = world.sent_records("spark-runs")
-            assert len(found.worked) == 1 and world.dead_letters("spark-runs") == []
-            assert {batch["args"][1] for batch in found.livy.batches} == {request.id}
-            assert world.faults_fired > 0
 
 
 async def test_a_refusal_gives_the_claim_up_so_that_the_next_attempt_need_not_wait(folder: FolderRuns) -> None:

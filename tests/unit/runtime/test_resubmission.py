@@ -60,15 +60,6 @@ async def test_another_payload_under_the_id_of_a_refused_one_does_not_take_its_p
         assert await world.state(Account, "a") == Account()
 
 
-async def test_an_operator_cannot_resubmit_what_was_too_old_by_its_id_either() -> None:
-    async with Harness(app) as world:
-        await deliver(world, "deposits", Deposit("a", 5), id="old", created=world.now() - 8 * 86_400)
-        with pytest.raises(Refused, match="deposits/old was too old"):
-            await EngineAdmin(world.engine).ask(Resubmit("deposits", "old"))
-        await world.wait_idle()
-        assert [dead_letter.id for dead_letter in world.dead_letters("deposits")] == ["old"]
-
-
 async def test_the_copies_of_a_resubmitted_message_go() -> None:
     async with Harness(app) as world:
         await world.given(Account, "a", Account(closed=True))
