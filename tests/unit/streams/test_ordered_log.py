@@ -42,42 +42,12 @@ def numbers(place: Any, **options: Any) -> OrderedLog[int]:
 # Appending
 
 
-async def test_what_is_appended_is_read_in_order_with_its_id(engine: Engine) -> None:
-    log = made("readings", engine, Reading)
-    at = await log.append(Reading("boiler", 71.5), id="r1")
-    await log.append(Reading("door", 3.0), id="r2")
-    first, second = await entries(log)
-    assert (first.position, first.value, first.id) == (at, Reading("boiler", 71.5), "r1")
-    assert (second.position, second.value, second.id) == (Position(1), Reading("door", 3.0), "r2")
-    assert second.at_ms >= first.at_ms > 0
-
-
-async def test_an_extend_is_one_cell_with_nothing_between(engine: Engine) -> None:
-    log = numbers(engine)
-    await asyncio.gather(*(numbers(engine).extend([n, n, n], id=f"b{n}") for n in range(5)))
-    found = await values(log)
-    assert [found[at : at + 3] for at in range(0, 15, 3)] == [[found[at]] * 3 for at in range(0, 15, 3)]
-    assert sorted(found) == sorted([0, 1, 2, 3, 4] * 3)
-    assert await log.end() == Position(5)
-
-
 def test_positions_print_and_sort_as_index_and_offset() -> None:
     assert [str(at) for at in (Position(0), Position(12, 3))] == ["0.0", "12.3"]
     assert sorted([Position(2), Position(1, 9), Position(1), Position(10)]) == [
         *(Position(1), Position(1, 9), Position(2), Position(10))
     ]
     assert Position(1, 9).after() == Position(1, 10)
-
-
-@pytest.mark.parametrize("scope", ["engine", "item"])
-async def test_an_id_given_twice_is_one_entry_at_its_first_position(engine: Engine, scope: str) -> None:
-    place = engine if scope == "engine" else NarrowEngine(engine, "item")
-    log = numbers(place)
-    first = await log.append(7, id="a")
-    await log.append(8, id="b")
-    assert await log.append(7, id="a") == first
-    assert await numbers(place).append(7, id="a", since=Position(0)) == first
-    assert await values(log) == [7, 8]
 
 
 class Unsteady:
@@ -289,14 +259,6 @@ async def test_a_reader_that_waits_below_a_rising_floor_learns_of_it(engine: Eng
 
 
 # Other processes
-
-
-async def test_another_process_sees_the_same_log(engine: Engine) -> None:
-    one, other = numbers(engine), numbers(engine)
-    for n in range(6):
-        await (one if n % 2 else other).append(n, id=f"{n}")
-    assert await values(one) == await values(other) == [0, 1, 2, 3, 4, 5]
-    assert await one.end() == await other.end() == Position(6)
 
 
 async def test_a_durable_engine_keeps_its_log(tmp_path: Path) -> None:
@@ -607,15 +569,6 @@ async def test_a_large_id_given_twice_with_other_entries_is_refused(engine: Engi
     for other in ("y" * 1_100_000, "y"):
         with pytest.raises(Refused, match="other entries"):
             await log.append(other, id="a")
-
-
-async def test_a_trim_deletes_the_blobs_of_its_cells(engine: Engine) -> None:
-    log = made("texts", engine, str)
-    await log.append("x" * 1_100_000, id="a")
-    [cell] = [document async for document in engine.store().scan("log/texts/0.0/0")]
-    name = msgspec.json.decode(cell.body)["blob"]
-    await log.trim(min_age=ANY_AGE)
-    assert await engine.blobs.read(name, bytes_max=1 << 21) is None
 
 
 async def test_a_trim_without_the_blob_store_names_it_and_one_with_it_goes_on(engine: Engine) -> None:

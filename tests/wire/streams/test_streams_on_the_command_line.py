@@ -150,30 +150,6 @@ async def test_a_processor_is_listed_with_its_lag(site: Site) -> None:
     assert processor["serial"] > 0 and processor["lag"] == {"readings/0.0": 0}
 
 
-async def test_entries_are_read_as_they_are_stored_from_a_position_on_and_up_to_a_limit(site: Site) -> None:
-    await site.fill()
-    lines = [json.loads(line) for line in (await site.outbox("stream", "read", "readings"))[0].splitlines()]
-    assert [(line["position"], line["id"], line["value"]["sensor"]) for line in lines] == [
-        ("0.0", "first", "a"),
-        ("0.1", "first", "b"),
-        ("1.0", "second", "c"),
-        ("2.0", "third", "d"),
-    ]
-    out, _ = await site.outbox("stream", "read", "readings", "--since", "0.1", "--limit", "2")
-    assert [json.loads(line)["id"] for line in out.splitlines()] == ["first", "second"]
-
-
-async def test_a_trim_stops_at_the_slowest_reader_and_what_is_gone_is_refused(site: Site) -> None:
-    await site.fill()
-    out, _ = await site.outbox("stream", "trim", "readings")
-    assert out == "trimmed 2 cells of readings; floors: 0.0 at 2\n"
-    assert await site.json("stream", "trim", "readings") == {"cells": 0, "floors": {"0.0": 2}}
-    _, err = await site.outbox("stream", "read", "readings", "--since", "0.0", code=1)
-    assert "the first that is left is 2" in err
-    _, err = await site.outbox("stream", "trim", "events", code=1)
-    assert "--min-age" in err
-
-
 @pytest.mark.parametrize("form", ["parquet", "delta"])
 async def test_an_export_has_the_entries_as_they_are_read_and_goes_on(site: Site, tmp_path: Path, form: str) -> None:
     await site.fill()
@@ -217,19 +193,6 @@ async def test_rows_are_found_by_the_name_of_their_log(site: Site) -> None:
     assert only == [line for line in lines if line["row"] == row]
     _, err = await site.outbox("stream", "read", "n", "--since", "0.0", code=1)
     assert "say by --row which" in err
-
-
-async def test_a_document_of_something_else_is_shown_with_the_log_that_it_is_in(site: Site) -> None:
-    await site.fill()
-    await site.place.store.write([Create(DocumentKey("log/broken/0.0", "floor"), b"nonsense")])
-    await site.place.store.write([Create(DocumentKey("processor/broken", "register"), b"nonsense")])
-    found = await site.json("stream", "list")
-    assert [(log["name"], "restore" in log.get("error", "")) for log in found["logs"]] == [
-        ("broken", True),
-        ("events", False),
-        ("readings", False),
-    ]
-    assert "restore" in found["processors"][0]["error"]
 
 
 # What it costs
