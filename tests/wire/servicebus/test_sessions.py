@@ -11,7 +11,6 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage
 from azure.servicebus.exceptions import (
     OperationTimeoutError,
     ServiceBusError,
-    SessionCannotBeLockedError,
 )
 
 from outbox.engine.entities import QueueSettings
@@ -50,13 +49,6 @@ def test_waiting_for_a_session_ends_in_time(sdk: Any, queue: str) -> None:
     with pytest.raises(OperationTimeoutError):
         accept(sdk, queue, NEXT_AVAILABLE_SESSION, max_wait_time=1).__enter__()
     assert time.monotonic() - started_s < 4
-
-
-def test_a_session_has_one_receiver(sdk: Any, queue: str) -> None:
-    with accept(sdk, queue, "single"), pytest.raises(SessionCannotBeLockedError, match="single"):
-        accept(sdk, queue, "single").__enter__()
-    with accept(sdk, queue, "single") as again:
-        assert again.session.session_id == "single"
 
 
 def test_settling_within_a_session(bus: Any, sdk: Any, queue: str) -> None:
