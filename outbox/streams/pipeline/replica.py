@@ -489,13 +489,13 @@ class PipelineReplica:
         for part in parts:
             for section in sections_of(await read_part(self.place, part), part):
                 found.setdefault(section.place, []).append(section)
-                await self._handled()
+                await self._handled(section)
         for section in saved:
             found.setdefault(section.place, []).append(section)
         lines = []
         for _, sections in sorted(found.items()):
             for joined in merging(sections):
-                await self._handled()
+                await self._handled(joined)
                 if joined is not None:
                     lines.append(part_of([without_gone(joined) if is_first else joined]))
         return lines
@@ -505,12 +505,12 @@ class PipelineReplica:
         lines = []
         for section in sections:
             lines.append(part_of([section]))
-            await self._handled()
+            await self._handled(section)
         return lines
 
-    async def _handled(self) -> None:
-        """Let others go on between some states or sections and the next."""
-        self._handled_count += 1
+    async def _handled(self, section: Section | None = None) -> None:
+        """Let others go on between some states, or a section as large as some, and the next."""
+        self._handled_count += 1 if section is None else 1 + (len(section.states) + len(section.changes)) // 8
         if self._handled_count >= STATES_AT_ONCE:
             self._handled_count = 0
             await asyncio.sleep(0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -25,10 +26,10 @@ Deliver = Callable[[str, Frame, bool], None]
 """Takes the frames of a sink; whether their values are as stored."""
 
 
-YOUNG = 3_000
+YOUNG = 2_000
 """New objects, less gone ones, before Python's collector checks them; its default is 700."""
-FROZEN_MAX = 1_000
-"""Freezes before all objects are checked for garbage in cycles; the next time twice as many."""
+WHOLE_S = 900.0
+"""How often all objects are checked for garbage in cycles, which stops everything for a part of a second."""
 
 
 class Frozen:
@@ -42,7 +43,7 @@ class Frozen:
     _given: ClassVar[tuple[int, int, int]] = (0, 0, 0)
 
     def __init__(self) -> None:
-        self._is_begun, self._count, self._whole_at = False, 0, FROZEN_MAX
+        self._is_begun, self._whole_s = False, time.monotonic() + WHOLE_S
 
     def take(self) -> None:
         """Freeze live objects, if the collector has checked some since."""
@@ -54,11 +55,10 @@ class Frozen:
             Frozen._users += 1
         if not any(gc.get_count()[1:]):
             return
-        self._count += 1
-        if self._count < self._whole_at:
+        if time.monotonic() < self._whole_s:
             gc.collect(1)
         else:
-            self._whole_at *= 2
+            self._whole_s = time.monotonic() + WHOLE_S
             gc.unfreeze()
             gc.collect()
         gc.freeze()

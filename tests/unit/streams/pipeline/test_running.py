@@ -78,8 +78,9 @@ async def test_states_are_frozen_while_a_replica_goes_on_and_no_longer(monkeypat
 
 def test_all_is_looked_through_for_garbage_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     done = list[object]()
-    monkeypatch.setattr(tasks, "FROZEN_MAX", 2)
+    now_s = iter([0, 0, 1, 900, 900, 901, 1_800, 1_800])
     monkeypatch.setattr(tasks.Frozen, "_users", 0)
+    monkeypatch.setattr(tasks, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
     monkeypatch.setattr(tasks, "gc", recorded(done, looks=4, threshold=0))
     frozen, other = tasks.Frozen(), tasks.Frozen()
     for each in (frozen, frozen, frozen, frozen, frozen, other):
