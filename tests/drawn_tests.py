@@ -170,10 +170,7 @@ LONG: dict[str, tuple[str, ...]] = {
         "the_key_outlives_kill_9_until_it_is_replaced",
         "without_the_endpoint_no_port_is_taken_and_commands_still_work",
     ),
-    "wire/cli/test_azure.py": (
-        "a_queue_says_why_its_messages_wait",
-        "options_may_be_given_in_place_of_the_environment",
-    ),
+    "wire/cli/test_azure.py": ("options_may_be_given_in_place_of_the_environment",),
     "wire/cli/test_backup.py": ("after_a_kill_the_backup_is_one_moment_and_its_audit_finds_nothing",),
     "wire/cli/test_cures.py": ("a_subscription_gets_a_corrected_message_as_all_others_do",),
     "wire/cli/test_dead_letters_in_two_places.py": ("a_message_without_an_id_is_named_by_its_number",),
@@ -182,10 +179,7 @@ LONG: dict[str, tuple[str, ...]] = {
         "what_waits_behind_thousands_is_shown_and_traced",
         "where_there_is_more_than_is_looked_through_nothing_is_said_to_be_absent",
     ),
-    "wire/cli/test_emulators.py": (
-        "blobs_outlive_the_process_that_served_them",
-        "cosmos_items_outlive_the_process_that_served_them",
-    ),
+    "wire/cli/test_emulators.py": ("items_and_blobs_outlive_the_process_that_served_them",),
     "wire/cli/test_giving_way.py": (
         "a_host_starts_while_lines_are_waited_for_and_gets_the_later_ones",
         "a_host_starts_while_nobody_reads_an_export_and_the_export_is_whole",
@@ -206,7 +200,6 @@ LONG: dict[str, tuple[str, ...]] = {
         "a_reply_survives_the_host_that_gave_it",
         "entries_without_a_port_and_a_port_without_entries_are_reported",
     ),
-    "wire/cli/test_runbooks.py": ("blocked_key", "where_is_message_x"),
     "wire/cli/test_situations.py": ("one_command_names_it_in_item_scope", "one_command_names_the_cause_and_the_cure"),
     "wire/cosmos/test_cosmos_batch.py": ("the_answer_of_a_batch_has_a_size",),
     "wire/cosmos/test_cosmos_pages.py": (

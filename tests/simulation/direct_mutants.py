@@ -411,7 +411,7 @@ DIRECT_MUTANTS = (
     ),
     mutant("release: an append of unknown outcome is made anew", "outbox/streams/pipeline/barrier.py",
         "unit/streams/pipeline/test_drawn.py::"
-        "test_what_comes_out_under_drawn_faults_is_what_should[at_most_once-38]",
+        "test_what_comes_out_under_drawn_faults_is_what_should[at_most_once-103]",
         ("        if self.bundled is not None and not self._is_chained:\n", "        if self.bundled is not None and at_ms < 0:\n"),
     ),
     mutant("judge: what a bundle holds is not compared with what was made", JUDGED_BUNDLES,

@@ -164,7 +164,7 @@ async def test_one_form_is_not_continued_by_the_other(engine: Engine, admin: Adm
         await run(admin, out)
     with pytest.raises(Refused, match=r"is no Delta table and has other files, such as 0+\.0+\.parquet"):
         await run(admin, f"{out}-files", form="delta")
-    with pytest.raises(Refused, match="has no file of an export"):
+    with pytest.raises(Refused, match="is a Delta table; run `outbox stream export` without"):
         exported(Folder(out))
 
 

@@ -27,7 +27,7 @@ from tests.unit.streams.pipeline.selling import expected as judged
 
 PAGES, LIVES_MAX = 24, 200
 WITHIN_S = 30
-FOUND = (38,)
+FOUND = (38, 103)
 """Seeds that have found a fault: a chain that was noted before what lies below its checkpoint had left (in_order), and
 an append of unknown outcome that was tried again with another `until` (at_most_once)."""
 OTHERS = (release.by_epoch(), release.at_least_once(), release.at_most_once())
@@ -36,7 +36,7 @@ SEEDS = [
         given, seed, marks=[] if seed < often or seed in found else [pytest.mark.soak], id=f"{given.name}-{seed}"
     )
     for given, often, found in [(release.in_order(), 20, FOUND), *((other, 5, FOUND) for other in OTHERS)]
-    for seed in range(200 if given == release.in_order() else 60)
+    for seed in range(200 if given == release.in_order() else 120)
 ]
 
 
