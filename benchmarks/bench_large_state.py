@@ -83,7 +83,7 @@ class View:
 
 
 def fill(folder: Path, count: int) -> None:
-    """Write the export of a log that has so many orders, and then `LAST` of the same articles."""
+    """Write the export of a log: `count` orders, then `LAST` more of the first articles."""
     from spark_jobs.common.places import Folder
     from spark_jobs.exporting.files import name_of
     from spark_jobs.exporting.rows import Entry, Span, encoded

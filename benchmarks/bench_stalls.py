@@ -86,7 +86,7 @@ def watched() -> Iterator[Stalls]:
 
 
 async def measured(minutes: float, folder: Path) -> Stalls:
-    """The stalls of so many minutes."""
+    """Run the pipeline for `minutes`, and return what held the event loop."""
     given = work(max(8, round(minutes * 60 * 50)), 50.0, 0, has_changes=False)
     async with Engine.open(folder) as engine:
         index = Indexing(engine)

@@ -193,7 +193,7 @@ class Full(Folder):
 
 @pytest.mark.parametrize("seed", often(50, 5))
 async def test_what_a_lake_refuses_half_way_is_made_by_the_next_run(tmp_path: Path, seed: int) -> None:
-    """Export and epochs go on from what is there, however little each run may write."""
+    """Each run may write a few files only; the next one continues from the files that are there."""
     async with Engine.in_memory() as engine, Engine.in_memory() as alone:
         world, same = World(partial(Here, 3), tmp_path, seed, engine), World(partial(Here, 3), tmp_path, seed, alone)
         log, scratch, runs, is_done = Full(tmp_path / "log"), Full(tmp_path / "scratch"), 0, False

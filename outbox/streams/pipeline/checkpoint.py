@@ -30,7 +30,7 @@ from outbox.streams.register import Swapped
 PIPELINE = "pipeline/"
 """The beginning of the names of pipelines, as a register, a reader and a writer of logs."""
 PART_BYTES = 64 << 20
-"""The bytes from which on a part is full, and one save goes on in the next part."""
+"""The size of a full part, in bytes; a larger save continues in the next part."""
 PARTS_MAX = 16
 """The most parts of changes that a replica reads when it begins."""
 ALIKE = 3

@@ -125,7 +125,7 @@ def expected(texts: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def recorded(done: list[object], looks: int, threshold: int = 700) -> SimpleNamespace:
-    """Python's collector, which has looked at young objects so many times; what is asked of it goes into a list."""
+    """A double of the `gc` module with `looks` young collections behind it; its calls go into `done`."""
     left = iter(range(looks))
     return SimpleNamespace(
         collect=lambda generation=2: done.append(f"collect {generation}"),
