@@ -15,6 +15,8 @@ from outbox.streams import Emit, MapState, OrderedLog, RefusedEntry, Window, rel
 from outbox.streams.pipeline.checkpoint import PipelineRegister
 from outbox.streams.pipeline.graph import Pipeline
 from outbox.streams.pipeline.plan import PipelinePlan
+from outbox.streams.pipeline.replica import PipelineReplica
+from outbox.streams.register import Kept
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.search import Limits, Report, search
 from outbox.verify.findings.streams import pipeline_scenario
@@ -65,6 +67,16 @@ def number_of(word: Word) -> int:
 
 def closed(window: Window, values: Sequence[Word]) -> Iterator[Change]:
     yield Change(str(window.key), len(values))
+
+
+class Settled(PipelineReplica):
+    """A replica of a pipeline whose register does not change, so that to begin is one read of it."""
+
+    async def _confirm(self, known: Kept[PipelineRegister]) -> Kept[PipelineRegister]:
+        return known
+
+    async def _report(self, register: PipelineRegister) -> None:
+        pass
 
 
 def counting(

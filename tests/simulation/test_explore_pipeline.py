@@ -11,11 +11,13 @@ from outbox.streams import OrderedLog, Pipeline, release
 from outbox.verify import explore_pipeline
 from outbox.verify.explorer.search import Report
 from tests.simulation.explored import clean
-from tests.simulation.piped import explored
+from tests.simulation.piped import Settled, explored
 from tests.unit.streams.pipeline.counting import Change, Count, Page, count, text_of, words
 
 pytestmark = pytest.mark.slow
 
+SETTLED: dict[str, Any] = {"replicas": 3, "checkpoint_every": 0, "arrived": True, "make": Settled}
+"""Three replicas that feed one, two and three entries at once, and whose register does not change meanwhile."""
 SMALL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "one replica, three entries": (("a b", "a", "b"), {"replicas": 1}),
     "two replicas, two entries": (("a b", "a"), {"sizes": (1,)}),
@@ -35,6 +37,7 @@ SMALL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "a value late, a crash": (("a1", "b12", "a2"), {"timed": True, "replicas": 1, "faults": {"crash": 1}}),
     "a trimmed source and sink, a crash": (("a", "b", "a"), {"trims": True, "replicas": 1, "faults": {"crash": 1}}),
     "a newer version": (("a", "b"), {"versions": (1, 2)}),
+    "three replicas, two entries": (("a", "b"), SETTLED),
     "a crash": (("a", "b"), {"replicas": 1, "faults": {"crash": 2}}),
     "a crash beside a replica": (("a",), {"faults": {"crash": 1}}),
     "a crash of a newer version": (("a",), {"versions": (1, 2), "faults": {"crash": 1}}),
@@ -67,6 +70,11 @@ LARGE: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "late values beside a replica": (("a1", "b12", "a2"), {"timed": True, "sizes": (1,), "checkpoint_every": 3}),
     "a trimmed source and sink beside a replica": (("a", "b"), {"trims": True, "sizes": (1,)}),
     "three replicas": (("a",), {}),
+    "three replicas, three entries": (("a", "b", "c"), SETTLED),
+    "three replicas, a crash": (("a", "b", "c"), {**SETTLED, "faults": {"crash": 1}}),
+    "three replicas, a lost reply": (("a", "b", "c"), {**SETTLED, "faults": {"lost": 1}}),
+    "three replicas, a late write": (("a", "b", "c"), {**SETTLED, "faults": {"delay": 1}}),
+    "three replicas, crash, lost and late": (("a", "b"), {**SETTLED, "faults": {"crash": 1, "lost": 1, "delay": 1}}),
     "two of a newer version": (("a",), {"versions": (1, 2, 2), "sizes": (1,)}),
     "two crashes, lost and late": (("a", "b"), {"replicas": 1, "faults": {"crash": 1, "lost": 1, "delay": 1}}),
     "crash": (("a", "b"), {"sizes": (1,), "faults": {"crash": 1}}),

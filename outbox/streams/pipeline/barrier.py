@@ -24,7 +24,7 @@ from outbox.lineage import bundle_id
 from outbox.streams.cells import Cell, Position
 from outbox.streams.pipeline.checkpoint import Chain, Held
 from outbox.streams.pipeline.operators import Frame, Record
-from outbox.streams.values import CELL_BYTES_MAX, ENTRIES_MAX, Values
+from outbox.streams.values import CELL_BYTES_MAX, ENTRIES_MAX, Values, size_bytes
 
 POSITIONS_MAX = 1_000
 END = Position(1 << 62)
@@ -159,13 +159,13 @@ class Barrier:
         if self.bundled is not None and not self._is_chained:
             return self.bundled
         items: list[Any] = []
-        size_bytes, count, last, end = 0, 0, self.begin, min(self.watermark, below)
+        size, count, last, end = 0, 0, self.begin, min(self.watermark, below)
         for made in self._waiting:
-            is_full = count >= POSITIONS_MAX or size_bytes >= CELL_BYTES_MAX or len(items) >= ENTRIES_MAX
+            is_full = count >= POSITIONS_MAX or size >= CELL_BYTES_MAX or len(items) >= ENTRIES_MAX
             if made.at >= end or is_full:
                 break
             items += made.items
-            size_bytes += _size(made.items)
+            size += size_bytes(_apart(made.items)[0])
             count, last = count + 1, made.at
         if not items:
             return None
@@ -269,11 +269,6 @@ def stored_records(
         raise OutputUnstorable(
             f"pipeline {pipeline}: what it puts out at {records[0][0]} of the source cannot be stored {place}: {error}"
         ) from error
-
-
-def _size(items: Sequence[Any]) -> int:
-    """The bytes of outputs as stored, and of the commas behind them."""
-    return sum(len(memoryview(raw)) for raw in _apart(items)[0]) + len(items)
 
 
 def _shown(item: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -40,8 +40,8 @@ class PipelineLoop:
         self.place = place
         self.released = Position(0)
         """The position of the source below which everything has left, as far as this replica knows."""
-        self.moved = asyncio.Condition()
-        """Notified when `released` or `replica` has changed."""
+        self.waiting: list[asyncio.Future[None]] = []
+        """Waiters for a change of `released` or `replica`."""
         self.replica: PipelineReplica | None = None
         """The incarnation under way; None while one begins."""
         self._checkpoint_s = checkpoint_s
@@ -85,7 +85,7 @@ class PipelineLoop:
             await replica.begin(again=self._begun_count % 2 == 1)
             tasks = [asyncio.create_task(run(replica)) for run in (self._turns, self._checkpoints)]
             tasks += replica.tasks.beside
-            await self._say_moved(replica, self.released)
+            self._say_moved(replica, self.released)
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.replica = None
@@ -102,7 +102,6 @@ class PipelineLoop:
         while True:
             try:
                 has_more = await replica.turn()
-                self._frozen.take()
             except FINAL:
                 raise
             except (Refused, OutcomeUnknown) as error:
@@ -111,16 +110,23 @@ class PipelineLoop:
             log_recovery(f"pipeline {self.plan.name}", self._errors_in_a_row)
             self._errors_in_a_row = 0
             if replica.released > self.released:
-                await self._say_moved(replica, replica.released)
+                self._say_moved(replica, replica.released)
+                await asyncio.sleep(0)  # whoever waits for what has left goes first
+            self._frozen.take()
             if has_more:
                 waiting.reset()
             else:
                 await waiting.wait(replica.seen())
 
-    async def _say_moved(self, replica: PipelineReplica, released: Position) -> None:
-        async with self.moved:
-            self.replica, self.released = replica, released
-            self.moved.notify_all()
+    def _say_moved(self, replica: PipelineReplica, released: Position) -> None:
+        self.replica, self.released = replica, released
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake whoever waits, to look again."""
+        for future in self.waiting:
+            if not future.done():
+                future.set_result(None)
 
     async def turn(self) -> bool:
         """One turn of a replica that begins where there is none yet, without a wait; whether there was anything."""
@@ -149,7 +155,7 @@ class PipelineLoop:
             if replica.holds_back:
                 replica.fed.set()
             if replica.released > self.released:
-                await self._say_moved(replica, replica.released)
+                self._say_moved(replica, replica.released)
 
     async def _pause_after(self, error: BaseException) -> None:
         self._say(error, "a turn")
@@ -168,23 +174,28 @@ class RunningPipeline:
     def __init__(self, loops: Sequence[PipelineLoop]) -> None:
         self.loops = loops
         self.tasks = [started(loop.for_ever(), f"pipeline {loop.plan.name}") for loop in loops]
+        for task in self.tasks:
+            task.add_done_callback(lambda _: loops[0].wake())
 
     async def until(self, at: Position) -> None:
         """Wait until everything below a position of the source has left; raise what stops the pipeline before."""
-        waits = [asyncio.ensure_future(self._reached(loop, at)) for loop in self.loops]
-        try:
-            await asyncio.wait([*waits, *self.tasks], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        self.check()
-        if not any(wait.done() and not wait.cancelled() for wait in waits):
-            raise self._ended()
+        await self._wait(lambda: self._released >= at)
 
-    @staticmethod
-    async def _reached(loop: PipelineLoop, at: Position) -> None:
-        async with loop.moved:
-            await loop.moved.wait_for(lambda: loop.released >= at)
+    async def _wait(self, is_there: Callable[[], bool]) -> None:
+        """Wait until something is there; raise what stops the pipeline before."""
+        self.check()
+        while not is_there():
+            if any(task.done() for task in self.tasks):
+                raise Refused(f"pipeline {self.loops[0].plan.name} has been stopped; run it again")
+            future = asyncio.get_running_loop().create_future()
+            for loop in self.loops:
+                loop.waiting.append(future)
+            try:
+                await future
+            finally:
+                for loop in self.loops:
+                    loop.waiting.remove(future)
+            self.check()
 
     async def get(self, operator: Operator, key: Key) -> tuple[Any, Position] | None:
         """The state of a key, None without one, and the position of the source that it rests on.
@@ -221,31 +232,13 @@ class RunningPipeline:
         return await figures_of(replica.known.register.stands, replica.plan.source_row().cells, sinks)
 
     async def _replica(self) -> PipelineReplica:
-        """The replica that is furthest, or the first one as soon as it has begun."""
-        self.check()
-        begun = [loop.replica for loop in self.loops if loop.replica is not None]
-        if begun:
-            return max(begun, key=lambda replica: replica.released)
-        loop = self.loops[0]
-        waiting = asyncio.ensure_future(self._begun(loop))
-        try:
-            await asyncio.wait([waiting, *self.tasks], return_when=asyncio.FIRST_COMPLETED)
-            self.check()
-            if not waiting.done():
-                raise self._ended()
-            return waiting.result()
-        finally:
-            waiting.cancel()
+        """The replica that is furthest, as soon as one has begun."""
+        await self._wait(lambda: bool(self._begun))
+        return max(self._begun, key=lambda replica: replica.released)
 
-    @staticmethod
-    async def _begun(loop: PipelineLoop) -> PipelineReplica:
-        async with loop.moved:
-            await loop.moved.wait_for(lambda: loop.replica is not None)
-        assert loop.replica is not None
-        return loop.replica
-
-    def _ended(self) -> Refused:
-        return Refused(f"pipeline {self.loops[0].plan.name} has been stopped; run it again")
+    @property
+    def _begun(self) -> list[PipelineReplica]:
+        return [loop.replica for loop in self.loops if loop.replica is not None]
 
     async def checkpoint(self) -> None:
         """Make a last checkpoint, if that works soon: it shortens the next beginning, and nothing depends on it."""

@@ -109,8 +109,10 @@ class KeyedStates:
             del self._waiting[key]
             self._save(key)
         self._changed[key] = at
-        state = self.state(key) if key in self._loaded else self.by_key.get(key)
-        if state is not None and self._look is not None:
+        if self._loaded and key in self._loaded:
+            self.state(key)
+        state = self.by_key.get(key)
+        if self._look is not None and state is not None:
             self._look(state)
         return state
 

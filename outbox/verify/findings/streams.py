@@ -247,13 +247,15 @@ def pipeline_scenario(
     budgets: Budgets,
     *,
     begun: bool = True,
+    arrived: bool = False,
     sizes: Sequence[int] = (1, 2, 3),
     **options: Any,
 ) -> StreamScenario:
     """A replica for each of the plans, which are versions of one pipeline, over a source that entries come to.
 
-    `begun`: a replica of the first has made the register and done nothing.  `sizes` are how many entries each replica
-    feeds at once, so that their bundles are not alike; `options` are those of all replicas.
+    `begun`: a replica of the first has made the register and done nothing.  `arrived`: the entries are there from the
+    beginning.  `sizes` are how many entries each replica feeds at once, so that their bundles are not alike; `options`
+    are those of all replicas.
     """
     given, at = Given(), Stores(blobs=BLOBS)
     moved = [plan.on(lambda log: given.place) for plan in plans]
@@ -262,7 +264,12 @@ def pipeline_scenario(
     row = moved[0].source_row()
     done(row.opened())
     cells = [_cell(row.values, entry_id(number), value) for number, value in enumerate(entries)]
-    programs: list[Program] = [Feeder(row.cells.key, cells, 0, at.capabilities, "source")] if cells else []
+    programs: list[Program] = []
+    if arrived:
+        for index, cell in enumerate(cells):
+            done(given.place.store.write([Create(row.cells.key(index), cell)]))
+    elif cells:
+        programs.append(Feeder(row.cells.key, cells, 0, at.capabilities, "source"))
     programs += [PipelineReplicas(plan, at, entries_max=size, **options) for plan, size in zip(moved, cycle(sizes))]
     documents = given.documents()
     monitor = PipelineMonitor(list({plan.version: plan for plan in moved}.values()), entries, documents, START_MS)

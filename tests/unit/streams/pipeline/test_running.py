@@ -305,7 +305,8 @@ async def test_a_pause_doubles_with_each_error_in_a_row_and_begins_anew_behind_a
     pauses = list[float]()
 
     async def sleep(pause_s: float) -> None:
-        pauses.append(pause_s)
+        if pause_s:
+            pauses.append(pause_s)
 
     loop, error = looped(), Throttled("busy")
     monkeypatch.setattr(asyncio, "sleep", sleep)
