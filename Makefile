@@ -9,7 +9,7 @@ UV = $(shell for name in uv .venv/bin/uv; do \
 	"$$name" --version >/dev/null 2>&1 </dev/null && { echo "$$name"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-azure azure test check bench charts bench-streams bench-azure bench-peers explore foreign soak spark-package clean check-infra lock
+.PHONY: help setup demo demo-azure azure test check docs docs-check bench charts bench-streams bench-azure bench-peers explore foreign soak spark-package clean check-infra lock
 
 help:
 	@echo 'make demo    the whole system at work on this machine'
@@ -17,6 +17,8 @@ help:
 	@echo 'make azure   Cosmos DB, Service Bus and Functions emulated on this machine, the sample bank in them (ARGS="--hosts 2")'
 	@echo 'make test    static checks and all tests, as CI runs them (ARGS="-k name" goes to pytest)'
 	@echo 'make check   static checks only: ruff, mypy --strict, import-linter'
+	@echo 'make docs    the documentation as a site, into build/site (installs Sphinx, which nothing else needs)'
+	@echo 'make docs-check  the same, and every page of it in a Chromium or Chrome that is installed'
 	@echo 'make check-infra  the templates in infra/, and what has to agree with them'
 	@echo 'make bench   measure and publish to docs/benchmarks (ARGS="--repeats 1 --only sqlite")'
 	@echo 'make charts  draw what was published (installs matplotlib, which nothing else needs)'
@@ -48,6 +50,15 @@ test:
 
 check: setup
 	@$(PY) tools/check.py
+
+docs:
+	@test -n "$(BOOT)" || { echo 'no Python runs here; install Python 3.11, 3.12 or 3.13' >&2; exit 2; }
+	@$(BOOT) tools/setup.py --docs
+	@$(PY) -m tools.site
+
+docs-check: docs
+	@$(BOOT) tools/setup.py --browser
+	@$(PY) -m tools.site_check $(ARGS)
 
 check-infra: setup
 	@$(PY) -m tools.infra_check

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Make `.venv` with everything that the demo, the tests and the benchmarks need, from PyPI alone.
 
-With `--tests` also Azurite and the SDKs of TypeScript, which only tests use, from npm's registry into `build`.
+With `--tests` also Azurite and the SDKs of TypeScript, which only tests use, from npm's registry into `build`; with
+`--docs` or `--browser` that group of pyproject.toml.
 
 Decides which interpreter (3.11 to 3.13, found by running candidates: a name on PATH may be a shim without an
 interpreter behind it), which installer (uv where it can be had, else pip) and whether a Java must be fetched.
@@ -33,6 +34,7 @@ PYTHON = VENV / "bin" / "python"
 BASE = str(Path(sys.executable).resolve())  # one interpreter has many names, and may be running from .venv itself
 STAMP = VENV / ".outbox-stamp"
 TESTS_STAMP = VENV / ".outbox-stamp-tests"
+GROUPS = ("docs", "browser")
 LOG = ROOT / "build" / "setup.log"
 NODE_SDKS = ("tests/wire/node/package.json", "tests/wire/node/package-lock.json")
 INPUTS = ("pyproject.toml", "requirements.txt", "spark_jobs/requirements.txt", "tools/setup.py", *NODE_SDKS)
@@ -60,7 +62,8 @@ def main() -> int:
         wanted = digest()
         is_ready = os.access(PYTHON, os.X_OK) and is_current(STAMP, wanted)
         for_tests = "--tests" in sys.argv and not (is_ready and is_current(TESTS_STAMP, wanted))
-        if is_ready and not for_tests:
+        groups = [name for name in GROUPS if f"--{name}" in sys.argv and not (is_ready and has(name, wanted))]
+        if is_ready and not for_tests and not groups:
             return 0
         LOG.parent.mkdir(exist_ok=True)
         LOG.write_text("")
@@ -69,6 +72,8 @@ def main() -> int:
                 npm = [beside.submit(try_it) for try_it in ((try_azurite, try_node_sdks) if for_tests else ())]
                 if not is_ready:
                     install(wanted)
+                for name in groups:
+                    install_group(name, wanted)
             for tried in npm:
                 tried.result()
             if for_tests:
@@ -128,6 +133,20 @@ def fill(uv: str) -> None:
     step(f"installing {len(wanted)} requirements", [*installer(uv), *links, "-r", str(listed)])
     step("installing this folder", [*installer(uv), "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
     ensure_java(uv)
+
+
+def has(group: str, wanted: str) -> bool:
+    """Whether a group was installed as it is wanted now."""
+    return is_current(STAMP.with_name(f"{STAMP.name}-{group}"), wanted)
+
+
+def install_group(name: str, wanted: str) -> None:
+    """Install one group that only a target of its own needs."""
+    import tomllib  # not before 3.11, and this file must start on older ones
+
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"][name]
+    step(f"installing the group {name}", [*installer(find_uv()), *lines])
+    STAMP.with_name(f"{STAMP.name}-{name}").write_text(wanted)
 
 
 def make_venv(uv: str) -> None:

@@ -56,6 +56,12 @@ def test_only_a_pull_request_leaves_tests_out() -> None:
     assert "spared_tests" not in (ROOT / ".ci/run").read_text()
 
 
+def test_the_site_is_made_and_looked_at() -> None:
+    assert commands("docs") == ["make docs-check"]
+    (recipe,) = re.findall(r"^docs-check: docs\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert "tools.site_check" in recipe and "-W" in (ROOT / "tools/site/__main__.py").read_text()
+
+
 def test_no_java_is_installed_for_the_set_up_brings_its_own() -> None:
     assert not [name for name in uses() if "java" in name]
 
