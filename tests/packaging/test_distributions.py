@@ -11,7 +11,11 @@ from packaging.metadata import Metadata
 from packaging.specifiers import SpecifierSet
 
 from tests.packaging.conftest import ROOT, Distributions, build
+from tools.readme_hook import URL, ReadmeHook, with_whole_links
 from tools.setup import VERSION_MAX, VERSION_MIN
+from tools.site.markdown import links
+
+README = (ROOT / "README.md").read_text()
 
 
 def library() -> set[str]:
@@ -47,7 +51,15 @@ def test_the_wheel_is_for_every_machine_and_names_none(distributions: Distributi
 def test_the_source_distribution_holds_what_the_wheel_is_built_of_and_no_more(distributions: Distributions) -> None:
     with tarfile.open(distributions.sdist) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
-    others = {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    others = {
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "pyproject.toml",
+        "PKG-INFO",
+        ".gitignore",
+        "tools/readme_hook.py",
+    }
     assert names == library() | others
 
 
@@ -67,6 +79,29 @@ def test_an_index_takes_the_metadata(distributions: Distributions) -> None:
     assert (found.name, found.description_content_type) == ("outbox-azure", "text/markdown")
     assert found.description is not None and found.description.startswith("# outbox")
     assert found.summary is not None and len(found.summary) <= 512
+
+
+def test_what_an_index_shows_has_no_link_that_is_relative_to_a_file(distributions: Distributions) -> None:
+    found = metadata(distributions.wheel).description
+    assert found is not None and [link for link in links(found) if not link.is_outside] == []
+    assert found.count("```") == README.count("```") and "as long as you say" in found
+
+
+def test_with_an_address_links_lead_to_the_files_of_this_version_on_the_forge() -> None:
+    found: dict[str, Any] = {"version": "1.2.3", "urls": {URL: "https://forge.example/us/outbox/"}}
+    ReadmeHook(str(ROOT), {}).update(found)
+    assert found["readme"]["content-type"] == "text/markdown"
+    targets = [link.target for link in links(found["readme"]["text"])]
+    head = "https://forge.example/us/outbox"
+    assert (
+        targets == [f"{head}/{'raw' if link.is_image else 'blob'}/v1.2.3/{link.target}" for link in links(README)]
+        and f"{head}/raw/v1.2.3/docs/once.svg" in targets
+    )
+
+
+def test_without_an_address_a_link_is_its_text_and_a_picture_is_left_out() -> None:
+    text = "![drawn](docs/a.svg)\n\n[in](docs/a.md#b), [out](https://a.example), [here](#b)\n\n```\n[x](y)\n```\n"
+    assert with_whole_links(text, "") == "\nin, [out](https://a.example), [here](#b)\n\n```\n[x](y)\n```\n"
 
 
 def test_the_classifiers_the_range_of_versions_and_the_set_up_name_the_same_pythons(
