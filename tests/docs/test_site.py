@@ -58,7 +58,9 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_links_stand_outside_code() -> None:
-    text = "[a\nb](x.md#c) `[no](n.md)` ``` [n`o](n.md) ```\n\n- ![p](p.svg)\n\n```text\n[no](n.md)\n```\n"
+    text = (
+        "[a\nb](x.md#c) `[no](n.md)` ``` [n`o](n.md) ```\n\n- ![p](p.svg)\n\n```text\n[no](n.md)\n\n[no](n.md)\n```\n"
+    )
     text += "| [`t[0]`](t.md) |\n"
     assert list(links(text)) == [
         Link("a b", "x.md#c"),

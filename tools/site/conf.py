@@ -32,6 +32,6 @@ html_show_copyright = False
 html_theme_options = {
     "top_of_page_buttons": [],  # a page is not its file here: links and navigation are put in
     "footer_icons": [
-        {"name": name, "url": _URLS[name], "html": name, "class": ""} for name in ("Repository",) if name in _URLS
+        {"name": name, "url": url, "html": name, "class": ""} for name, url in _URLS.items() if name != "Documentation"
     ],
 }

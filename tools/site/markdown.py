@@ -46,10 +46,9 @@ class Link:
 
 def links(text: str) -> Iterator[Link]:
     """Every link and picture outside code, in order."""
-    for part in _between_fences(text):
-        for found in _LINK.finditer(part):
-            if found["target"]:
-                yield _link(found)
+    for part, is_block in _parts(text):
+        if not is_block:
+            yield from (_link(found) for found in _LINK.finditer(part) if found["target"])
 
 
 def with_targets(text: str, target_of: Callable[[Link], str]) -> str:
@@ -58,22 +57,20 @@ def with_targets(text: str, target_of: Callable[[Link], str]) -> str:
     def turned(found: re.Match[str]) -> str:
         if not found["target"]:
             return found[0]
-        start, end = found.span("target")
-        return found[0][: start - found.start()] + target_of(_link(found)) + found[0][end - found.start() :]
+        start, end = (place - found.start() for place in found.span("target"))
+        return found[0][:start] + target_of(_link(found)) + found[0][end:]
 
-    pieces, begin = [], 0
-    for fence in _FENCED.finditer(text):
-        pieces += [_LINK.sub(turned, text[begin : fence.start()]), fence[0]]
-        begin = fence.end()
-    return "".join([*pieces, _LINK.sub(turned, text[begin:])])
+    return "".join(part if is_block else _LINK.sub(turned, part) for part, is_block in _parts(text))
 
 
-def _between_fences(text: str) -> Iterator[str]:
+def _parts(text: str) -> Iterator[tuple[str, bool]]:
+    """The whole text in pieces, each with whether it is a block of code."""
     begin = 0
     for fence in _FENCED.finditer(text):
-        yield text[begin : fence.start()]
+        yield text[begin : fence.start()], False
+        yield fence[0], True
         begin = fence.end()
-    yield text[begin:]
+    yield text[begin:], False
 
 
 def _link(found: re.Match[str]) -> Link:

@@ -17,7 +17,6 @@ from tools.site.navigation import HOME, INDEX, Entry, Navigation, SiteError, nav
 ALL_PAGES = Entry(INDEX, "All pages")
 """The index itself, in the navigation after what it names first."""
 LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml"}
-FILE_BYTES_MAX = 500_000
 UNLISTED = "---\norphan: true\n---\n\n"
 """What such a page begins with, because links are enough to find it."""
 
@@ -51,13 +50,8 @@ def target_in(root: Path, page: str, link: Link) -> str:
 
 
 def text_of(root: Path, path: str) -> str:
-    """The text of a page's file; of a file without a page, a picture, none."""
-    file = root / path
-    if file.is_dir() or is_picture(path):
-        return ""
-    if file.stat().st_size > FILE_BYTES_MAX:
-        raise SiteError(f"{path}: more than {FILE_BYTES_MAX:,} bytes; link to its folder, or name it without a link")
-    return file.read_text(encoding="utf-8")
+    """The text of a file; empty of a folder and of a picture."""
+    return "" if is_picture(path) or (root / path).is_dir() else (root / path).read_text(encoding="utf-8")
 
 
 def is_picture(path: str) -> bool:
