@@ -7,10 +7,12 @@ are published under, and (system, variant, in_flight, durable) tells rows apart.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import platform
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterable
@@ -28,6 +30,9 @@ PUBLISHED_VARIANTS = {
     "floor": {"flush1": "default", "flush64": "default"},
     "sqlite": {f"{shape}-{sync}": shape for shape in ("one", "batch64", "batch100") for sync in ("full", "normal")},
 }
+
+DISTRIBUTION = "outbox-azure"
+GIT_S = 30
 
 Row = dict[str, Any]
 
@@ -90,13 +95,39 @@ def publish(name: str, found: list[Row], about: list[str], folder: Path, figures
 
 
 def circumstances(folder: Path) -> list[str]:
-    """What a reader needs to judge the figures: machine, versions, load and what a flush costs in `folder`."""
+    """What a reader needs to judge the figures: machine, versions, code, load and what a flush costs in `folder`."""
     day, cores = time.strftime("%Y-%m-%d", time.gmtime()), f"{processor()}, {os.cpu_count()} logical cores"
     return [
         f"{day}, Python {platform.python_version()}, {platform.system()} {platform.release()}, {cores}",
+        f"Measured at {code()}.",
         f"Load average before the first run: {os.getloadavg()[0]:.2f}.",
         f"One 4 KiB overwrite + fdatasync on this disk: median {flush_us(folder):.0f} µs.",
     ]
+
+
+def code(file: Path = Path(__file__)) -> str:
+    """The commit that `file` is of, and whether anything but docs differs from it; or the installed version."""
+    here = file.resolve()
+    try:
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        commit = _git(here.parent, "rev-parse", "--short=8", "HEAD")
+        changes = _git(here.parents[1], "status", "--porcelain", "--", ".", ":!docs")
+    except (OSError, subprocess.SubprocessError):
+        return f"{DISTRIBUTION} {installed()}"
+    return f"commit {commit}" + (", with changes" if changes else "")
+
+
+def installed() -> str:
+    """The version that is installed, if one is."""
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return "of no version"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=GIT_S)
+    return done.stdout.strip()
 
 
 def processor() -> str:

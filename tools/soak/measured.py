@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from outbox_bench.report import code
+
 LOOK_EVERY_S = 0.2
 PAGE_BYTES, TICKS_PER_S = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
@@ -100,7 +102,8 @@ def place_text() -> str:
     lines = path.read_text().splitlines() if path.exists() else []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     date = datetime.now(UTC).date().isoformat()
-    return f"{date}, Python {platform.python_version()}, {platform.platform()}, {model}, {os.cpu_count()} logical cores"
+    machine = f"{platform.platform()}, {model}, {os.cpu_count()} logical cores"
+    return f"{date}, Python {platform.python_version()}, {machine}, {code()}"
 
 
 def concluded(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,6 +95,29 @@ def test_a_row_reports_the_median_and_both_extremes() -> None:
     assert "300 [100..900]" in report.table([row])
     assert [row[name]["median"] for name in report.FIGURES] == [300, 1, 2, 3, 1]
     assert "1.000 [1.000..1.000]  2.000 [2.000..2.000]  3.0 [3.0..3.0]  1.0000" in report.table([row])
+
+
+def test_a_report_names_its_commit_and_whether_code_differs_from_it(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        name = ("-c", "user.name=n", "-c", "user.email=n@localhost")
+        return subprocess.run(
+            ["git", *name, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+
+    file, page = tmp_path / "outbox_bench" / "report.py", tmp_path / "docs" / "page.md"
+    for each in (file, page):
+        each.parent.mkdir()
+        each.write_text("one")
+    git("init", "-q")
+    assert report.code(file) == f"outbox-azure {report.installed()}"  # as where it is installed within a clone
+    git("add", "outbox_bench", "docs")
+    git("commit", "-qm", "one")
+    named = f"commit {git('rev-parse', 'HEAD')[:8]}"
+    page.write_text("two")  # as a benchmark before this one does
+    assert report.code(file) == named
+    file.write_text("two")
+    assert report.code(file) == f"{named}, with changes"
+    assert f"Measured at {report.code()}." in report.circumstances(tmp_path)
 
 
 def test_a_run_is_measured_in_the_units_of_its_figures() -> None:
