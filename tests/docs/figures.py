@@ -1,6 +1,7 @@
 """The pages' tables of figures, made from what `make bench` published.  `python -m tests.docs.figures` writes them.
 
-A table stands between `<!-- NAME: ... -->` and `<!-- /NAME -->`.
+A table stands between `<!-- NAME: ... -->` and `<!-- /NAME -->`.  The list of files says when each was measured, and
+at which commit, as the head of the file does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN = ROOT / "docs/what-was-run.md"
+LIST = ROOT / "docs/benchmarks/README.md"
 Rows = list[dict[str, Any]]
 
 _NAMES = {"default": "", "one": "one transaction a message"}
@@ -104,7 +106,28 @@ TABLES = (
 )
 
 
+def dated(text: str) -> str:
+    """The list of files with the day and the commit of each in its last column."""
+    return re.sub(
+        r"^(\| \[([\w-]+)\]\(\2\.txt\) \|.*\|)[^|\n]*\|$",
+        lambda row: f"{row[1]} {when(row[2])} |",
+        text,
+        flags=re.MULTILINE,
+    )
+
+
+def when(name: str) -> str:
+    """When and at which commit a file was measured or published."""
+    head = (LIST.parent / f"{name}.txt").read_text()
+    day = re.search(r"^\d{4}-\d\d-\d\d\b", head, re.MULTILINE)
+    commit = re.search(r"(Published in|Measured at|,) commit (\w+)((?:, with changes)?)", head)
+    assert commit, f"{name}.txt names no commit"
+    verb = "published in " if commit[1].startswith("Published") else ""
+    return ", ".join([*([day[0]] if day else []), f"{verb}`{commit[2]}`{commit[3]}"])
+
+
 def main() -> None:
+    LIST.write_text(dated(LIST.read_text()))
     for table in TABLES:
         table.page.write_text(table.put(table.page.read_text()))
 

@@ -25,6 +25,7 @@ PAGES = [
     *sorted((ROOT / "docs/how-to").glob("*.md")),
     *sorted((ROOT / "docs/protocol").glob("*.md")),
     *sorted((ROOT / "docs/reference").glob("*.md")),
+    ROOT / "docs/benchmarks/README.md",
     ROOT / "infra/README.md",
     ROOT / "infra/synapse/README.md",
 ]
