@@ -44,7 +44,7 @@ PICTURE = Plan(
     """,
     words="""
         text+code 34 84: 0000000000000001.log
-        text 34 104: records 1 to 30: removed / by the snapshot
+        text 34 104: records 1 to 30: / removed
         text+code 224 84: 000000000000001e.snapshot
         text 224 104: what records 1 to 30 / have made
         text+code 446 84: 000000000000001f.log
