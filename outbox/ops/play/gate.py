@@ -1,0 +1,247 @@
+"""A gate before every port call of one worker: the call waits there until a player says how it goes.
+
+The faults are those of `outbox.verify.faults`: killed before or after the call, its reply lost, refused.  Only calls of
+the attempt in hand wait.  What the worker does beside it (marks, renewals, sweeps, signs of life) passes, unless the
+worker is dead: then no call of it has an effect any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar, get_args
+
+import msgspec
+
+from outbox.errors import OutboxError, OutcomeUnknown, Throttled
+from outbox.ops.play.shop import Stock
+from outbox.ports import (
+    Delivery,
+    Document,
+    DocumentKey,
+    Lost,
+    MessageBus,
+    Output,
+    Replace,
+    Session,
+    Settle,
+    StateStore,
+    StoreCapabilities,
+    StorePorts,
+    Won,
+    Write,
+)
+from outbox.stored import STATE, StateItem
+from outbox.verify.faults import SimulatedCrash
+
+Result = TypeVar("Result")
+Step = Literal["receive", "load", "decide", "commit", "push", "settle"]
+STEPS: tuple[Step, ...] = get_args(Step)
+Decision = Literal["go", "kill-before", "kill-after", "lose", "refuse"]
+DECISIONS: tuple[Decision, ...] = get_args(Decision)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A port call of the attempt in hand: its step, the message, and for a commit what it writes.
+
+    `doubts` says that it resolves a commit whose reply was lost.  `etag` is the version that the state must still have.
+    """
+
+    step: Step
+    id: str = ""
+    pieces: int = 0
+    etag: int = 0
+    doubts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A call that was decided on, and its result: a value or an error; None where it was not made."""
+
+    call: Call
+    decision: Decision
+    result: object = None
+
+
+class Gate:
+    """The gate of one process of a worker."""
+
+    def __init__(self, *, changed: Callable[[], None], passed: Callable[[Passed], None]) -> None:
+        self.waiting: Call | None = None
+        """The call that waits; None: the worker is on its way to one, or dead."""
+        self.is_dead = False
+        self.id = ""
+        """The message in hand."""
+        self.is_in_doubt = False
+        """Whether the reply to the last commit was lost."""
+        self.doubts_push = False
+        """Whether the reply to the last push was lost."""
+        self.seen: set[Step] = set()
+        """The steps of the message in hand whose calls were made."""
+        self._changed = changed
+        self._passed = passed
+        self._decided: asyncio.Future[Decision] | None = None
+
+    def decide(self, decision: Decision) -> None:
+        """Let the waiting call go as decided."""
+        assert self._decided is not None, "no call waits"
+        self._decided.set_result(decision)
+        self.waiting = self._decided = None
+
+    def die(self) -> None:
+        """Let no call have an effect from now on."""
+        self.is_dead, self.waiting = True, None
+        if self._decided is not None and not self._decided.done():
+            self._decided.set_exception(SimulatedCrash("killed while it waited"))
+            self._decided.exception()  # marks it as retrieved, for a worker that is cancelled first
+
+    async def through(self, call: Call, make: Callable[[], Awaitable[Result]]) -> Result:
+        """Make a call as the player decides; those beside the attempt are made at once."""
+        self.check_alive()
+        if not _is_of_attempt():
+            made = await make()
+            self._changed()
+            return made
+        decision = await self._wait(call)
+        if decision == "kill-before":
+            self.die()
+            self._passed(Passed(call, decision))
+            raise SimulatedCrash(f"killed before {call.step}")
+        if decision == "refuse":
+            self._passed(Passed(call, decision))
+            raise Throttled(f"{call.step} of {call.id or 'a message'} was refused by the player; go on")
+        result = await _result_of(make)
+        self._note(call, decision, result)
+        if decision == "kill-after":
+            self.die()
+        self._passed(Passed(call, decision, result))
+        if decision == "kill-after":
+            raise SimulatedCrash(f"killed after {call.step}")
+        if isinstance(result, OutboxError):
+            raise result
+        if decision == "lose":
+            raise OutcomeUnknown(f"the reply to {call.step} of {call.id} was lost by the player; go on")
+        return result
+
+    def check_alive(self) -> None:
+        """Let a dead process do nothing.
+
+        Raises:
+            SimulatedCrash: it is dead.
+        """
+        if self.is_dead:
+            raise SimulatedCrash("the process is dead")
+
+    async def _wait(self, call: Call) -> Decision:
+        self.waiting, self._decided = call, asyncio.get_running_loop().create_future()
+        self._changed()
+        return await self._decided
+
+    def _note(self, call: Call, decision: Decision, result: object) -> None:
+        """Keep what the view shows of the attempt in hand."""
+        if call.step == "receive":
+            taken = result if isinstance(result, list) and decision != "lose" else []
+            self.id, self.seen = (taken[0].message.identity, set()) if taken else ("", set())
+        self.is_in_doubt = call.step == "commit" and decision == "lose"
+        self.doubts_push = call.step == "push" and decision == "lose"
+        if call.step == "settle":
+            self.id, self.seen = "", set()
+        elif self.id:
+            self.seen.add(call.step)
+
+
+async def _result_of(make: Callable[[], Awaitable[Result]]) -> Result | OutboxError:
+    try:
+        return await make()
+    except OutboxError as error:
+        return error
+
+
+def _is_of_attempt() -> bool:
+    """Whether this task claims and handles messages; the worker names its tasks."""
+    task = asyncio.current_task()
+    return task is not None and task.get_name().endswith(" claims")
+
+
+class GatedStore:
+    """A state store behind a gate."""
+
+    def __init__(self, store: StateStore, gate: Gate) -> None:
+        self._store = store
+        self._gate = gate
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """The store's capabilities, except that a reply may be lost."""
+        return replace(self._store.capabilities, ambiguous_replies=True)
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        gate = self._gate
+        step: Step = "load" if key.id == STATE else "decide"
+        call = Call(step, gate.id, doubts=gate.is_in_doubt and step == "decide")
+        return await gate.through(call, lambda: self._store.read(key, session=session))
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        if len({operation.key for operation in operations}) < len(operations):
+            return await self._store.write(operations)  # refused at a glance, and written again without its marks
+        return await self._gate.through(_commit(self._gate.id, operations), lambda: self._store.write(operations))
+
+    async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        async for document in self._store.scan(partition, prefix=prefix):
+            self._gate.check_alive()
+            yield document
+
+    async def unfinished(self) -> AsyncIterator[Document]:
+        async for document in self._store.unfinished():
+            self._gate.check_alive()
+            yield document
+
+
+def _commit(id: str, operations: Sequence[Write]) -> Call:
+    """The call of a commit: what becomes of the state, and under which version."""
+    for operation in operations:
+        if operation.key.id == STATE and isinstance(operation, Replace):
+            item = msgspec.json.decode(operation.body, type=StateItem)
+            return Call("commit", id, msgspec.json.decode(item.value, type=Stock).pieces, item.version - 1)
+    return Call("commit", id)
+
+
+class GatedBus:
+    """A message bus behind a gate."""
+
+    def __init__(self, bus: MessageBus, gate: Gate) -> None:
+        self._bus = bus
+        self._gate = gate
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        await self._gate.through(Call("push", self._gate.id), lambda: self._bus.send(outputs))
+
+    async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        """Receive as soon as the player lets it through; time stands still meanwhile."""
+        self._gate.id, self._gate.seen = "", set()
+        return await self._gate.through(
+            Call("receive"), lambda: self._bus.receive(queue, count_max=count_max, wait_s=0)
+        )
+
+    async def settle(self, delivery: Delivery, settle: Settle) -> None:
+        call = Call("settle", delivery.message.identity)
+        await self._gate.through(call, lambda: self._bus.settle(delivery, settle))
+
+    async def renew(self, delivery: Delivery) -> int:
+        return await self._gate.through(Call("settle"), lambda: self._bus.renew(delivery))
+
+
+class GatedBackend:
+    """A store and a bus behind the gate of one worker."""
+
+    def __init__(self, ports: StorePorts, gate: Gate) -> None:
+        self._ports = replace(ports, store=GatedStore(ports.store, gate), bus=GatedBus(ports.bus, gate))
+
+    def ports(self) -> StorePorts:
+        return self._ports
+
+
+_store: type[StateStore] = GatedStore
+_bus: type[MessageBus] = GatedBus

@@ -1,0 +1,367 @@
+"""The world of the playground: workers over a store and a bus, one call at a time as the player decides.
+
+Theory of operation.  The engine is in memory, with its documents and its queues as two systems, so the workers run
+partition scope, as on Cosmos DB and Service Bus.  Each worker is the product's own, one message at a time, with a gate
+before its ports (see `gate`).  A killed one is a process that died: no later call of it has an effect, what it
+remembered is gone, and its locks stay until they run out.  Store and queues outlive every worker.
+
+Time stands still but for `time`, which lets a lock's duration pass at once while every worker stands still, so no lock
+is renewed.  `act` returns when each worker waits at its gate again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Literal, Self
+
+import msgspec
+
+from outbox import stored
+from outbox.client import Client
+from outbox.engine.backend.store_scopes import NarrowEngine
+from outbox.engine.engine import Engine
+from outbox.engine.state.tasks import ACTIVE, LOCKED, Task
+from outbox.errors import Refused
+from outbox.lineage import inbox_key
+from outbox.name_checks import every_handler, kept_states, known_state_id
+from outbox.ops.play.gate import DECISIONS, Call, Decision, Gate, GatedBackend, Passed, Step
+from outbox.ops.play.shop import ARTICLE, Order, Stock, shop
+from outbox.ops.play.words import said
+from outbox.ports import Create
+from outbox.runtime.commit.handler_threads import HandlerThreads
+from outbox.stored import Record, StateItem, record_key, state_key
+from outbox.testing.clock import START_S, VirtualClock
+from outbox.verify.faults import SimulatedCrash
+from outbox.worker import Worker
+
+ORDER_COUNT_MAX = 30
+COPY_COUNT_MAX = 12
+"""How many orders may wait in the queue, copies included."""
+WORKER_COUNT_MAX = 3
+HISTORY_COUNT_MAX = 400
+PIECES = 3
+LOCK_S = 60.0
+STILL_WITHIN_S = 3.0
+"""How long an action waits for workers that rest before another try."""
+GO_COUNT_MAX = 60
+"""The most calls that one action lets through for a worker."""
+ROUND_COUNT_MAX = 400
+
+Does = Literal["send", "duplicate", "start", "time", "all", "finish", "until", "kill"] | Decision
+
+
+class Act(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An action of the player: on a `worker` by its number, with an order's `id`, or up to a `step`."""
+
+    do: Does
+    worker: int = 0
+    id: str = ""
+    step: Step | Literal[""] = ""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line of history: its number, its sentence, and its kind, for the eye."""
+
+    number: int
+    text: str
+    kind: Literal["go", "fault", "player"]
+
+
+class Process:
+    """One process of a worker, from its start to its death."""
+
+    def __init__(self, number: int, gate: Gate, worker: Worker) -> None:
+        self.number = number
+        self.gate = gate
+        self.worker = worker
+
+    @property
+    def name(self) -> str:
+        return f"worker {self.number}"
+
+    @property
+    def is_moving(self) -> bool:
+        return not self.gate.is_dead and self.gate.waiting is None
+
+
+class World:
+    """Two queues, a store, the workers, and what has happened; use it as an async context manager."""
+
+    def __init__(self) -> None:
+        self.app = shop()
+        self.clock = VirtualClock(START_S)
+        self.engine = Engine.in_memory(clock=self.clock)
+        self.workers: dict[int, Process] = {}
+        self.orders: dict[str, float] = {}
+        """The ids that were sent, and when first: a copy carries that too."""
+        self.history: deque[Line] = deque(maxlen=HISTORY_COUNT_MAX)
+        self.line_count = 0
+        self.fault_count = 0
+        self.state_id = known_state_id(self.app, Stock, ARTICLE, kept_states(self.app))
+        self._prefix = every_handler(self.app)[0].prefix
+        self._ports = NarrowEngine(self.engine, "partition").ports()
+        self._client = Client(self.app, NarrowEngine(self.engine, "partition"))
+        self._threads = HandlerThreads(1)
+        self.revision = 0
+        """How often anything has changed."""
+        self.minutes = 0
+        self._bell = asyncio.Event()
+        self._buried: set[asyncio.Task[None]] = set()
+        self._holders: dict[int, Process] = {}
+        """Whose each lock is."""
+
+    async def __aenter__(self) -> Self:
+        await self._client.declare()
+        value = msgspec.Raw(msgspec.json.encode(Stock()))
+        first = StateItem(value=value, version=1, at_ms=self.clock.wall_ms())
+        await self._ports.store.write([Create(state_key(self.state_id), stored.encode(first))])
+        await self.act(Act("start", worker=1))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.workers.values():
+            self._bury(process)
+        await asyncio.gather(*self._buried, return_exceptions=True)
+        self._threads.close()
+        self.engine.close()
+
+    # What there is
+
+    def waiting_orders(self) -> list[Task]:
+        """The orders in the queue, locked ones included, oldest first."""
+        return self.engine.broker.peek("orders", 0, ORDER_COUNT_MAX + COPY_COUNT_MAX)
+
+    def parcels(self) -> list[Task]:
+        """The parcels that were sent, copies included, oldest first."""
+        return self.engine.broker.peek("parcels", 0, GO_COUNT_MAX * ORDER_COUNT_MAX)
+
+    def stock(self) -> tuple[Stock, int]:
+        """The state as stored, and its version."""
+        found = self.engine.documents.read(f"p/{self.state_id}", stored.STATE)
+        assert found is not None, "the world begins with its state"
+        item = msgspec.json.decode(found.value, type=StateItem)
+        return msgspec.json.decode(item.value, type=Stock), item.version
+
+    def records(self) -> dict[str, Record]:
+        """The records in the store, by their orders."""
+        found = {}
+        for id in self.orders:
+            key = record_key(self.state_id, inbox_key(self._prefix, ARTICLE, id))
+            document = self.engine.documents.read(f"p/{key.partition}", key.id)
+            if document is not None:
+                found[id] = msgspec.json.decode(document.value, type=Record)
+        return found
+
+    def next_id(self) -> str:
+        """The order that would be received next; empty: none is free."""
+        return next((task.message.identity for task in self.waiting_orders() if task.status == ACTIVE), "")
+
+    def holder(self, task: Task) -> Process | None:
+        """Whose lock is on an order; None: nobody's."""
+        return self._holders.get(task.lock) if task.status == LOCKED else None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is on its way: no order waits, and no worker has one in hand."""
+        alive = [process.gate for process in self.workers.values() if not process.gate.is_dead]
+        return not self.waiting_orders() and all(
+            gate.waiting is not None and gate.waiting.step == "receive" for gate in alive
+        )
+
+    # What the player does
+
+    async def act(self, act: Act) -> None:
+        """Do what the player says; on return every worker waits at its gate, or rests for longer.
+
+        Raises:
+            Refused: that cannot be done now.
+        """
+        match act.do:
+            case "send":
+                await self._send_next()
+            case "duplicate":
+                await self._send_again(act.id)
+            case "start":
+                await self._start(act.worker)
+            case "time":
+                self._pass_time()
+            case "all":
+                await self._finish_all()
+            case "finish":
+                await self._go_on(self._alive(act.worker), lambda call: call.step == "receive")
+            case "until":
+                await self._go_on(self._alive(act.worker), lambda call: call.step == act.step)
+            case "kill":
+                self._kill(self._alive(act.worker))
+            case decision:
+                self._decide(self._alive(act.worker), decision)
+        await self._wait_still()
+
+    async def _send_next(self) -> None:
+        if len(self.orders) >= ORDER_COUNT_MAX:
+            raise Refused(f"{ORDER_COUNT_MAX} orders were sent, which is all the nails; begin again")
+        id = f"o{len(self.orders) + 1}"
+        self._check_room()
+        self.orders[id] = self.clock.seconds
+        await self._send(id)
+        self._say(f"Order {id} was sent: {PIECES} {ARTICLE}.", "player")
+
+    async def _send_again(self, id: str) -> None:
+        if not self.orders:
+            raise Refused("no order was sent that could be sent again; send one first")
+        id = id or next(reversed(self.orders))
+        if id not in self.orders:
+            raise Refused(f"{id[:40]!r} was never sent; the orders are {', '.join(self.orders)}")
+        self._check_room()
+        await self._send(id)
+        self.fault_count += 1
+        self._say(f"Order {id} was sent again, under the same id.", "fault")
+
+    def _check_room(self) -> None:
+        if len(self.waiting_orders()) >= COPY_COUNT_MAX:
+            raise Refused(f"{COPY_COUNT_MAX} orders wait in the queue; let the workers handle some first")
+
+    async def _send(self, id: str) -> None:
+        await self._client.send("orders", Order(ARTICLE, PIECES), id=id, created=self.orders[id])
+
+    async def _start(self, number: int) -> None:
+        """Start a worker under a free number, or a new process in place of a dead one."""
+        if not 1 <= number <= WORKER_COUNT_MAX:
+            raise Refused(f"worker {number} cannot be started; there are 1 to {WORKER_COUNT_MAX}")
+        former = self.workers.get(number)
+        if former is not None and not former.gate.is_dead:
+            raise Refused(f"{former.name} is alive; kill it before you start it again")
+        gate = Gate(changed=self._change, passed=lambda passed: self._note(process, passed))
+        backend = GatedBackend(self._ports, gate)
+        process = Process(number, gate, Worker(self.app, backend, concurrency=1, drain_s=0, threads=self._threads))
+        await process.worker.__aenter__()
+        self.workers[number] = process
+        self.workers = dict(sorted(self.workers.items()))
+        again = ", as a new process that remembers nothing" if former is not None else ""
+        self._say(f"{process.name.capitalize()} was started{again}.", "player")
+
+    def _pass_time(self) -> None:
+        before = {task.sequence: self.holder(task) for task in self.waiting_orders() if task.status == LOCKED}
+        self.clock.seconds += LOCK_S + 1
+        self.minutes += 1
+        self.engine.tick()
+        lapsed = [task for task in self.waiting_orders() if task.sequence in before and task.status == ACTIVE]
+        if not lapsed:
+            self._say("A minute passed. No lock ran out, because there was none.", "player")
+        for task in lapsed:
+            self.fault_count += 1
+            whose = before[task.sequence]
+            text = (
+                f"A minute passed: the lock of {whose.name if whose else 'nobody'} on {task.message.identity} ran out."
+            )
+            self._say(f"{text} The order is free to be delivered again.", "fault")
+
+    def _alive(self, number: int) -> Process:
+        process = self.workers.get(number)
+        if process is None or process.gate.is_dead:
+            raise Refused(f"worker {number} is not alive; start it first")
+        return process
+
+    def _kill(self, process: Process) -> None:
+        """Kill a worker wherever it is."""
+        call = process.gate.waiting
+        if call is None or call.step == "receive":
+            process.gate.die()
+            self._note(process, Passed(call or Call("receive"), "kill-before"))
+        else:
+            self._decide(process, "kill-before")
+
+    def _decide(self, process: Process, decision: Decision) -> None:
+        call = process.gate.waiting
+        assert decision in DECISIONS
+        if call is None:
+            raise Refused(f"{process.name} rests before it tries again; wait a moment")
+        if call.step == "receive" and not self.next_id():
+            raise Refused(f"{process.name} has nothing to receive: no order is free")
+        process.gate.decide(decision)
+
+    async def _go_on(self, process: Process, is_there: Callable[[Call], bool]) -> None:
+        """Let a worker make calls, one at least, until it waits at the wanted one or has nothing to receive."""
+        for _ in range(GO_COUNT_MAX):
+            self._decide(process, "go")
+            await self._wait_still()
+            call = process.gate.waiting
+            if call is None or is_there(call) or (call.step == "receive" and not self.next_id()):
+                return
+
+    async def _finish_all(self) -> None:
+        """Let everything go on without a fault, dead workers started again, until nothing is on its way."""
+        for _ in range(ROUND_COUNT_MAX):
+            await self._wait_still()
+            if self.is_quiet:
+                return
+            if not (able := self.able()):
+                if all(process.gate.is_dead for process in self.workers.values()):
+                    await self._start(1)
+                else:
+                    self._pass_time()
+                continue
+            self._decide(able[0], "go")
+
+    def able(self) -> list[Process]:
+        """The workers whose next call can be let go."""
+        has_next = bool(self.next_id())
+        waiting = [(process, process.gate.waiting) for process in self.workers.values()]
+        return [p for p, call in waiting if call is not None and (has_next or call.step != "receive")]
+
+    # What happens
+
+    def _note(self, process: Process, passed: Passed) -> None:
+        result = passed.result
+        if passed.call.step == "receive" and isinstance(result, list):
+            for delivery in result:
+                self._holders[delivery.lock] = process
+        is_fault = passed.decision != "go"
+        self.fault_count += is_fault
+        self._say(said(process.name, passed), "fault" if is_fault else "go")
+        if process.gate.is_dead:
+            self._bury(process)
+
+    def _say(self, text: str, kind: Literal["go", "fault", "player"]) -> None:
+        self.line_count += 1
+        self.history.append(Line(self.line_count, text, kind))
+        self._change()
+
+    def _change(self) -> None:
+        """Wake whoever waits for a change."""
+        self.revision += 1
+        bell, self._bell = self._bell, asyncio.Event()
+        bell.set()
+
+    async def wait_change(self, revision: int, *, within_s: float) -> None:
+        """Wait until there is more to see than at a revision, for so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self.revision <= revision:
+                    await self._bell.wait()
+
+    def _bury(self, process: Process) -> None:
+        """End the tasks of a dead process; they would wait for ever."""
+        process.gate.die()
+        task = asyncio.create_task(_end(process.worker), name=f"{process.name} ends")
+        self._buried.add(task)
+        task.add_done_callback(self._buried.discard)
+        self._change()
+
+    async def _wait_still(self) -> None:
+        """Wait a few seconds at most until every worker waits at its gate, rests or is dead."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STILL_WITHIN_S):
+                while any(process.is_moving for process in self.workers.values()):
+                    await self._bell.wait()
+
+
+async def _end(worker: Worker) -> None:
+    with suppress(SimulatedCrash):
+        await worker.__aexit__(None, None, None)
