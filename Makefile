@@ -9,9 +9,10 @@ UV = $(shell for name in uv .venv/bin/uv; do \
 	"$$name" --version >/dev/null 2>&1 </dev/null && { echo "$$name"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-azure azure test check docs docs-check bench charts bench-streams bench-azure bench-peers explore foreign soak spark-package clean check-infra lock
+.PHONY: help setup play demo demo-azure azure test check docs docs-check bench charts bench-streams bench-azure bench-peers explore foreign soak spark-package clean check-infra lock
 
 help:
+	@echo 'make play    a page in a browser: kill workers, lose replies, and watch the promise hold (ARGS="--no-browser")'
 	@echo 'make demo    the whole system at work on this machine'
 	@echo 'make demo-azure  the same job through the Azure SDKs and Functions hosts, on emulators that fail on demand'
 	@echo 'make azure   Cosmos DB, Service Bus and Functions emulated on this machine, the sample bank in them (ARGS="--hosts 2")'
@@ -35,6 +36,9 @@ help:
 setup:
 	@test -n "$(BOOT)" || { echo 'no Python runs here; install Python 3.11, 3.12 or 3.13' >&2; exit 2; }
 	@$(BOOT) tools/setup.py
+
+play: setup
+	@$(PY) -m outbox play $(ARGS)
 
 demo: setup
 	@$(PY) -m tools.demo $(ARGS)

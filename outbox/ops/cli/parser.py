@@ -23,6 +23,7 @@ from outbox.ops.dead_letters import command as dead_letters
 from outbox.ops.folder import command as folder
 from outbox.ops.messages import command as messages
 from outbox.ops.messages import status as looking
+from outbox.ops.play import command as play
 from outbox.ops.shared.asking import ANSWER, AZURE_OPTIONS, Commands, data
 from outbox.ops.states import command as states
 from outbox.ops.streams import command as streams
@@ -36,13 +37,14 @@ DISTRIBUTION = "outbox-azure"
 """The distribution's name; on PyPI `outbox` is another project."""
 
 ORDER = (
-    *("new", "run", "emulator", "completion", "describe"),
+    *("new", "play", "run", "emulator", "completion", "describe"),
     *("send", "status", "metrics", "doctor", "export"),
     *("state", "queue", "message", "schedule", "pending", "blocked", "dead-letters", "stream", "pipeline"),
     *("backup", "restore", "log", "audit", "bench"),
 )
 _FOUND: Commands = {
     **hosts.COMMANDS,
+    **play.COMMANDS,
     **messages.COMMANDS,
     **looking.COMMANDS,
     **trail.COMMANDS,

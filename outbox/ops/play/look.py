@@ -92,7 +92,6 @@ class View:
     free_worker: int
     """The number of a worker that can be added; 0: there are as many as there may be."""
     hint: str
-    minutes: int
 
 
 def look(world: World) -> View:
@@ -115,7 +114,6 @@ def look(world: World) -> View:
         can_send=len(world.orders) < ORDER_COUNT_MAX,
         free_worker=free[0] if free else 0,
         hint=_hint(world),
-        minutes=world.minutes,
     )
 
 

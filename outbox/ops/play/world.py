@@ -1,4 +1,4 @@
-"""The world of the playground: workers over a store and a bus, one call at a time as the player decides.
+"""The world of the playground: workers over a store and a bus, moved call by call by a player.
 
 Theory of operation.  The engine is in memory, with its documents and its queues as two systems, so the workers run
 partition scope, as on Cosmos DB and Service Bus.  Each worker is the product's own, one message at a time, with a gate
@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
@@ -39,7 +40,7 @@ from outbox.verify.faults import SimulatedCrash
 from outbox.worker import Worker
 
 ORDER_COUNT_MAX = 30
-COPY_COUNT_MAX = 12
+WAITING_COUNT_MAX = 12
 """How many orders may wait in the queue, copies included."""
 WORKER_COUNT_MAX = 3
 HISTORY_COUNT_MAX = 400
@@ -51,7 +52,7 @@ GO_COUNT_MAX = 60
 """The most calls that one action lets through for a worker."""
 ROUND_COUNT_MAX = 400
 
-Does = Literal["send", "duplicate", "start", "time", "all", "finish", "until", "kill"] | Decision
+Does = Literal["send", "duplicate", "start", "time", "all", "finish", "until"] | Decision
 
 
 class Act(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,13 +72,13 @@ class Line(msgspec.Struct, frozen=True):
     kind: Literal["go", "fault", "player"]
 
 
+@dataclass(frozen=True, slots=True)
 class Process:
     """One process of a worker, from its start to its death."""
 
-    def __init__(self, number: int, gate: Gate, worker: Worker) -> None:
-        self.number = number
-        self.gate = gate
-        self.worker = worker
+    number: int
+    gate: Gate
+    worker: Worker
 
     @property
     def name(self) -> str:
@@ -108,7 +109,6 @@ class World:
         self._threads = HandlerThreads(1)
         self.revision = 0
         """How often anything has changed."""
-        self.minutes = 0
         self._bell = asyncio.Event()
         self._buried: set[asyncio.Task[None]] = set()
         self._holders: dict[int, Process] = {}
@@ -135,7 +135,7 @@ class World:
 
     def waiting_orders(self) -> list[Task]:
         """The orders in the queue, locked ones included, oldest first."""
-        return self.engine.broker.peek("orders", 0, ORDER_COUNT_MAX + COPY_COUNT_MAX)
+        return self.engine.broker.peek("orders", 0, ORDER_COUNT_MAX + WAITING_COUNT_MAX)
 
     def parcels(self) -> list[Task]:
         """The parcels that were sent, copies included, oldest first."""
@@ -197,8 +197,6 @@ class World:
                 await self._go_on(self._alive(act.worker), lambda call: call.step == "receive")
             case "until":
                 await self._go_on(self._alive(act.worker), lambda call: call.step == act.step)
-            case "kill":
-                self._kill(self._alive(act.worker))
             case decision:
                 self._decide(self._alive(act.worker), decision)
         await self._wait_still()
@@ -207,28 +205,22 @@ class World:
         if len(self.orders) >= ORDER_COUNT_MAX:
             raise Refused(f"{ORDER_COUNT_MAX} orders were sent, which is all the nails; begin again")
         id = f"o{len(self.orders) + 1}"
-        self._check_room()
-        self.orders[id] = self.clock.seconds
-        await self._send(id)
-        self._say(f"Order {id} was sent: {PIECES} {ARTICLE}.", "player")
+        await self._send(id, self.clock.seconds)
+        self.say(f"Order {id} was sent: {PIECES} {ARTICLE}.", "player")
 
     async def _send_again(self, id: str) -> None:
-        if not self.orders:
-            raise Refused("no order was sent that could be sent again; send one first")
-        id = id or next(reversed(self.orders))
+        id = id or next(reversed(self.orders), "")
         if id not in self.orders:
-            raise Refused(f"{id[:40]!r} was never sent; the orders are {', '.join(self.orders)}")
-        self._check_room()
-        await self._send(id)
+            raise Refused(f"order {id[:40]!r} was never sent; send one first")
+        await self._send(id, self.orders[id])
         self.fault_count += 1
-        self._say(f"Order {id} was sent again, under the same id.", "fault")
+        self.say(f"Order {id} was sent again, under the same id.", "fault")
 
-    def _check_room(self) -> None:
-        if len(self.waiting_orders()) >= COPY_COUNT_MAX:
-            raise Refused(f"{COPY_COUNT_MAX} orders wait in the queue; let the workers handle some first")
-
-    async def _send(self, id: str) -> None:
-        await self._client.send("orders", Order(ARTICLE, PIECES), id=id, created=self.orders[id])
+    async def _send(self, id: str, created_s: float) -> None:
+        if len(self.waiting_orders()) >= WAITING_COUNT_MAX:
+            raise Refused(f"{WAITING_COUNT_MAX} orders wait in the queue; let the workers handle some first")
+        self.orders[id] = created_s
+        await self._client.send("orders", Order(ARTICLE, PIECES), id=id, created=created_s)
 
     async def _start(self, number: int) -> None:
         """Start a worker under a free number, or a new process in place of a dead one."""
@@ -237,45 +229,35 @@ class World:
         former = self.workers.get(number)
         if former is not None and not former.gate.is_dead:
             raise Refused(f"{former.name} is alive; kill it before you start it again")
-        gate = Gate(changed=self._change, passed=lambda passed: self._note(process, passed))
+        gate = Gate(changed=self.change, passed=lambda passed: self._note(process, passed))
         backend = GatedBackend(self._ports, gate)
         process = Process(number, gate, Worker(self.app, backend, concurrency=1, drain_s=0, threads=self._threads))
         await process.worker.__aenter__()
         self.workers[number] = process
         self.workers = dict(sorted(self.workers.items()))
         again = ", as a new process that remembers nothing" if former is not None else ""
-        self._say(f"{process.name.capitalize()} was started{again}.", "player")
+        self.say(f"{process.name.capitalize()} was started{again}.", "player")
 
     def _pass_time(self) -> None:
         before = {task.sequence: self.holder(task) for task in self.waiting_orders() if task.status == LOCKED}
         self.clock.seconds += LOCK_S + 1
-        self.minutes += 1
         self.engine.tick()
         lapsed = [task for task in self.waiting_orders() if task.sequence in before and task.status == ACTIVE]
         if not lapsed:
-            self._say("A minute passed. No lock ran out, because there was none.", "player")
+            self.say("A minute passed. No lock ran out, because there was none.", "player")
         for task in lapsed:
             self.fault_count += 1
             whose = before[task.sequence]
             text = (
                 f"A minute passed: the lock of {whose.name if whose else 'nobody'} on {task.message.identity} ran out."
             )
-            self._say(f"{text} The order is free to be delivered again.", "fault")
+            self.say(f"{text} The order is free to be delivered again.", "fault")
 
     def _alive(self, number: int) -> Process:
         process = self.workers.get(number)
         if process is None or process.gate.is_dead:
             raise Refused(f"worker {number} is not alive; start it first")
         return process
-
-    def _kill(self, process: Process) -> None:
-        """Kill a worker wherever it is."""
-        call = process.gate.waiting
-        if call is None or call.step == "receive":
-            process.gate.die()
-            self._note(process, Passed(call or Call("receive"), "kill-before"))
-        else:
-            self._decide(process, "kill-before")
 
     def _decide(self, process: Process, decision: Decision) -> None:
         call = process.gate.waiting
@@ -324,16 +306,16 @@ class World:
                 self._holders[delivery.lock] = process
         is_fault = passed.decision != "go"
         self.fault_count += is_fault
-        self._say(said(process.name, passed), "fault" if is_fault else "go")
+        self.say(said(process.name, passed), "fault" if is_fault else "go")
         if process.gate.is_dead:
             self._bury(process)
 
-    def _say(self, text: str, kind: Literal["go", "fault", "player"]) -> None:
+    def say(self, text: str, kind: Literal["go", "fault", "player"]) -> None:
         self.line_count += 1
         self.history.append(Line(self.line_count, text, kind))
-        self._change()
+        self.change()
 
-    def _change(self) -> None:
+    def change(self) -> None:
         """Wake whoever waits for a change."""
         self.revision += 1
         bell, self._bell = self._bell, asyncio.Event()
@@ -352,7 +334,7 @@ class World:
         task = asyncio.create_task(_end(process.worker), name=f"{process.name} ends")
         self._buried.add(task)
         task.add_done_callback(self._buried.discard)
-        self._change()
+        self.change()
 
     async def _wait_still(self) -> None:
         """Wait a few seconds at most until every worker waits at its gate, rests or is dead."""

@@ -11,8 +11,9 @@ from outbox.engine.backend.apart import EngineStore
 from outbox.errors import Refused
 from outbox.ops.play.gate import DECISIONS, STEPS, GatedBus, Step
 from outbox.ops.play.look import View, judge, look
-from outbox.ops.play.world import COPY_COUNT_MAX, ORDER_COUNT_MAX, Act, World
-from outbox.ports import Create, Replace, Write
+from outbox.ops.play.world import ORDER_COUNT_MAX, WAITING_COUNT_MAX, Act, World
+from outbox.ports import Write
+from tests.unit.ops.unconditional import write_anyway
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ async def test_a_changed_etag_makes_a_commit_lose_and_the_handler_run_again(worl
 
 
 async def test_a_dead_worker_has_no_effect_any_more(world: World) -> None:
-    await play(world, SEND, until("commit"), Act("kill", worker=1), Act("start", worker=1))
+    await play(world, SEND, until("commit"), Act("kill-before", worker=1), Act("start", worker=1))
     before = look(world)
     assert (before.stock, before.records, before.parcels) == (100, (), ())
     with pytest.raises(Refused, match="alive; kill it"):
@@ -125,26 +126,18 @@ async def test_what_cannot_be_done_is_refused_with_its_cure(world: World, act: A
 
 
 async def test_orders_and_copies_have_limits(world: World) -> None:
-    await play(world, *[SEND] * COPY_COUNT_MAX)
+    await play(world, *[SEND] * WAITING_COUNT_MAX)
     for act in (SEND, Act("duplicate")):
         with pytest.raises(Refused, match="let the workers handle some"):
             await world.act(act)
     with pytest.raises(Refused, match="never sent"):
         await world.act(Act("duplicate", id="x" * 1000))
     await play(world, ALL)
-    for _ in range(ORDER_COUNT_MAX - COPY_COUNT_MAX):
+    for _ in range(ORDER_COUNT_MAX - WAITING_COUNT_MAX):
         await play(world, SEND, ALL)
     with pytest.raises(Refused, match="begin again"):
         await world.act(SEND)
     assert judge(world).is_equal
-
-
-async def write_anyway(store: Any, operations: Sequence[Write], write: Any) -> Any:
-    """Write whatever is there, without a condition."""
-    found = [(op, await store.read(op.key)) for op in operations if isinstance(op, Create | Replace)]
-    return await write(
-        store, [Create(op.key, op.body) if old is None else Replace(op.key, op.body, old.version) for op, old in found]
-    )
 
 
 async def test_the_verdict_shows_a_store_that_ignores_conditions(monkeypatch: pytest.MonkeyPatch) -> None:

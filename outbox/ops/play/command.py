@@ -1,0 +1,47 @@
+"""The command that serves the playground."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from outbox.ops.shared.asking import Command, Commands, Options, argument, port
+
+
+def play(options: Options) -> None:
+    """Serve the playground until Ctrl-C, and open a browser where there is a display."""
+    import asyncio
+    import logging
+
+    logging.getLogger("outbox").setLevel(logging.CRITICAL)  # a killed worker logs why it stopped; the page shows that
+    asyncio.run(_serve(options.port, opens_browser=not options.no_browser and has_display()))
+
+
+async def _serve(port: int, *, opens_browser: bool) -> None:
+    import asyncio
+    import webbrowser
+
+    from outbox.ops.play.server import serve_play
+
+    async with serve_play(port) as address:
+        print(address, flush=True)
+        if opens_browser:
+            await asyncio.to_thread(webbrowser.open, address)
+        await asyncio.Event().wait()
+
+
+def has_display() -> bool:
+    """Whether a browser could show itself here; a text browser would take the terminal."""
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+COMMANDS: Commands = {
+    "play": Command(
+        "Play with crashes in a browser: real workers, killed at the step that you choose.",
+        (
+            argument("--port", type=port, default=0, metavar="PORT", help="port of the page, on loopback (0: any)"),
+            argument("--no-browser", action="store_true", help="only print the address"),
+        ),
+        play,
+    ),
+}
