@@ -25,7 +25,7 @@ class ChancePlayer:
 
     def next_act(self, world: World) -> Act | None:
         """The next action; None: the faults are over, and nothing is on its way."""
-        is_over = world.fault_count >= self.fault_count
+        is_over = world.fault_count >= self.fault_count or world.is_full
         if is_over and world.is_quiet:
             return None
         if not is_over and (act := self._send(world) or self._disturb(world)) is not None:

@@ -46,7 +46,7 @@ DECISIONS: tuple[Decision, ...] = get_args(Decision)
 class Call:
     """A port call of the attempt in hand: its step, the message, and for a commit what it writes.
 
-    `doubts` says that it resolves a commit whose reply was lost.  `etag` is the version that the state must still have.
+    `doubts` says that it follows a commit or push whose reply was lost; `etag` is the version that the state must have.
     """
 
     step: Step
@@ -74,10 +74,8 @@ class Gate:
         self.is_dead = False
         self.id = ""
         """The message in hand."""
-        self.is_in_doubt = False
-        """Whether the reply to the last commit was lost."""
-        self.doubts_push = False
-        """Whether the reply to the last push was lost."""
+        self.doubt: Step | Literal[""] = ""
+        """The step of the last call, if its reply was lost."""
         self.seen: set[Step] = set()
         """The steps of the message in hand whose calls were made."""
         self._changed = changed
@@ -103,6 +101,8 @@ class Gate:
         if not _is_of_attempt():
             made = await make()
             self._changed()
+            if call.step == "push":
+                self._passed(Passed(Call("push"), "go"))  # of a sweep, which has no message in hand
             return made
         decision = await self._wait(call)
         if decision == "kill-before":
@@ -144,8 +144,7 @@ class Gate:
         if call.step == "receive":
             taken = result if isinstance(result, list) and decision != "lose" else []
             self.id, self.seen = (taken[0].message.identity, set()) if taken else ("", set())
-        self.is_in_doubt = call.step == "commit" and decision == "lose"
-        self.doubts_push = call.step == "push" and decision == "lose"
+        self.doubt = call.step if decision == "lose" else ""
         if call.step == "settle":
             self.id, self.seen = "", set()
         elif self.id:
@@ -180,7 +179,7 @@ class GatedStore:
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         gate = self._gate
         step: Step = "load" if key.id == STATE else "decide"
-        call = Call(step, gate.id, doubts=gate.is_in_doubt and step == "decide")
+        call = Call(step, gate.id, doubts=gate.doubt == "commit" and step == "decide")
         return await gate.through(call, lambda: self._store.read(key, session=session))
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
@@ -216,7 +215,8 @@ class GatedBus:
         self._gate = gate
 
     async def send(self, outputs: Sequence[Output]) -> None:
-        await self._gate.through(Call("push", self._gate.id), lambda: self._bus.send(outputs))
+        call = Call("push", self._gate.id, doubts=self._gate.doubt == "push")
+        await self._gate.through(call, lambda: self._bus.send(outputs))
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         """Receive as soon as the player lets it through; time stands still meanwhile."""

@@ -46,7 +46,7 @@ class RecordView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker: where it stands among the steps, and what it is about to do."""
+    """A worker: its present step, the one that it is in `doubt` about, and its next call in words."""
 
     number: int
     name: str
@@ -54,6 +54,7 @@ class WorkerView:
     id: str
     step: Step | Literal[""]
     seen: tuple[Step, ...]
+    doubt: str
     about: str
     choices: tuple[str, ...]
 
@@ -154,12 +155,14 @@ def _worker(world: World, process: Process) -> WorkerView:
     gate, call = process.gate, process.gate.waiting
     seen = tuple(step for step in STEPS if step in gate.seen)
     if gate.is_dead:
-        return WorkerView(process.number, process.name, False, gate.id, "", seen, _epitaph(world, process), ())
+        return WorkerView(process.number, process.name, False, gate.id, "", seen, "", _epitaph(world, process), ())
     if call is None:
-        return WorkerView(process.number, process.name, True, gate.id, "", seen, "Rests before it tries again.", ())
-    about = about_to(call, next_id=world.next_id(), doubts_push=gate.doubts_push)
+        return WorkerView(
+            process.number, process.name, True, gate.id, "", seen, gate.doubt, "Rests before it tries again.", ()
+        )
+    about = about_to(call, next_id=world.next_id())
     choices: Sequence[str] = DECISIONS if process in world.able() else ()
-    return WorkerView(process.number, process.name, True, gate.id, call.step, seen, about, tuple(choices))
+    return WorkerView(process.number, process.name, True, gate.id, call.step, seen, gate.doubt, about, tuple(choices))
 
 
 def _epitaph(world: World, process: Process) -> str:

@@ -138,7 +138,8 @@ SCENARIOS: dict[str, Scenario] = {
                 "Lose the reply",
                 (Act("lose", worker=1),),
                 "The batch was written: 97 nails. But all that worker 1 got is an error, the same as if nothing had "
-                "arrived. So it does not guess: it will read the record, which is there exactly if the rest is.",
+                "arrived. So it does not guess: it will read the record. Nails and record were one batch, so both are "
+                "there, or neither is.",
             ),
             Scene(
                 "Read the record",

@@ -18,7 +18,7 @@ QUEUES: frozenset[Step] = frozenset(("receive", "push", "settle"))
 """The steps that ask the queues; the others ask the store."""
 
 
-def about_to(call: Call, *, next_id: str, doubts_push: bool) -> str:
+def about_to(call: Call, *, next_id: str) -> str:
     """The next call of a waiting worker, in words; `next_id` is the next free order, empty without one."""
     match call.step:
         case "receive":
@@ -34,7 +34,7 @@ def about_to(call: Call, *, next_id: str, doubts_push: bool) -> str:
                 f"About to write one batch: {call.pieces} nails if the ETag is still {call.etag}, and a record of "
                 f"{call.id} with its parcel if there is none yet."
             )
-        case "push" if doubts_push:
+        case "push" if call.doubts:
             return "Does not know whether the parcel left: about to send it again, under the same id."
         case "push":
             return f"About to send the parcel that the record of {call.id} holds, under the id stored there."
@@ -79,6 +79,8 @@ def _went(passed: Passed) -> str:
             return f"lost its commit: {_why_lost(call, result)}. Nothing of its batch was written."
         case "commit":
             return f"wrote one batch: {call.pieces} nails, and the record of {call.id} with its parcel."
+        case "push" if not call.id:
+            return "swept the store: it sent again what unmarked records still hold, under the stored ids."
         case "push":
             return f"sent the parcel of {call.id}."
     return f"settled {call.id}: it is gone from the queue."

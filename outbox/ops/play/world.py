@@ -44,6 +44,10 @@ WAITING_COUNT_MAX = 12
 """How many orders may wait in the queue, copies included."""
 WORKER_COUNT_MAX = 3
 HISTORY_COUNT_MAX = 400
+PARCEL_COUNT_MAX = 200
+"""The number of parcels, copies included, from which a world takes no more faults."""
+CALM = frozenset(("go", "finish", "until", "all", "start"))
+"""The actions that are no faults and send nothing."""
 PIECES = 3
 LOCK_S = 60.0
 STILL_WITHIN_S = 3.0
@@ -139,7 +143,12 @@ class World:
 
     def parcels(self) -> list[Task]:
         """The parcels that were sent, copies included, oldest first."""
-        return self.engine.broker.peek("parcels", 0, GO_COUNT_MAX * ORDER_COUNT_MAX)
+        return self.engine.broker.peek("parcels", 0, 2 * PARCEL_COUNT_MAX)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are too many parcels for more faults."""
+        return len(self.parcels()) >= PARCEL_COUNT_MAX
 
     def stock(self) -> tuple[Stock, int]:
         """The state as stored, and its version."""
@@ -182,6 +191,8 @@ class World:
         Raises:
             Refused: that cannot be done now.
         """
+        if act.do not in CALM and self.is_full:
+            raise Refused(f"{PARCEL_COUNT_MAX} parcels were sent, copies included; let all finish, then begin again")
         match act.do:
             case "send":
                 await self._send_next()

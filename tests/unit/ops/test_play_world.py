@@ -9,6 +9,7 @@ import pytest
 
 from outbox.engine.backend.apart import EngineStore
 from outbox.errors import Refused
+from outbox.ops.play.chance import ChancePlayer
 from outbox.ops.play.gate import DECISIONS, STEPS, GatedBus, Step
 from outbox.ops.play.look import View, judge, look
 from outbox.ops.play.world import ORDER_COUNT_MAX, WAITING_COUNT_MAX, Act, World
@@ -100,6 +101,26 @@ async def test_a_changed_etag_makes_a_commit_lose_and_the_handler_run_again(worl
     assert "the ETag is not 1 any more" in view.history[-1].text and view.stock == 97
     view = await play(world, ALL)
     assert (view.verdict.stock, view.verdict.is_equal) == (94, True)
+
+
+async def test_what_a_sweep_sends_again_is_said(world: World) -> None:
+    view = await play(world, SEND, until("settle"), Act("kill-after", worker=1), Act("start", worker=1), TIME)
+    assert view.verdict.is_quiet and view.records[0].holds_parcel, "the mark died with the worker"
+    recovery = world.workers[1].worker._recovery
+    assert recovery is not None
+    await recovery.sweep()
+    view = look(world)
+    assert (view.verdict.copies, view.verdict.is_equal) == (1, True)
+    assert "swept the store" in view.history[-1].text
+
+
+async def test_a_world_full_of_parcels_takes_no_more_faults(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.ops.play.world.PARCEL_COUNT_MAX", 2)
+    await play(world, SEND, until("push"), Act("lose", worker=1), Act("go", worker=1))
+    with pytest.raises(Refused, match="begin again"):
+        await world.act(Act("kill-before", worker=1))
+    assert ChancePlayer(0, 5).next_act(world) == Act("go", worker=1)
+    assert (await play(world, ALL)).verdict.is_equal
 
 
 async def test_a_dead_worker_has_no_effect_any_more(world: World) -> None:

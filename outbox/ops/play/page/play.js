@@ -10,6 +10,14 @@ const CHOICES = {
   lose: ["Lose the reply", "L", "The call takes effect; the worker gets an error in place of the reply.", "fault"],
   refuse: ["Refuse", "R", "The store or the queue is busy: nothing happens, and the worker is told so.", "fault"],
 };
+const STEPS = {
+  receive: "one message, under a lock",
+  load: "the state and its ETag",
+  decide: "is it on record? If not, the handler runs and only captures",
+  commit: "state, outputs and record in one batch, if the ETag holds",
+  push: "the outputs of the record, under stored ids",
+  settle: "last: the queue drops the message",
+};
 let shown = null;
 let chosen = 1;
 let lastLine = 0;
@@ -94,7 +102,7 @@ function showGuide({ guide, scenarios, is_auto, rate: used }) {
   if (document.activeElement !== at("auto").querySelector("input")) {
     fill(at("auto"),
       is_auto ? button("stop", "Stop", { do: "stop" }, { kind: "first" })
-        : button("auto", "Play by itself, with random faults", null),
+        : button("auto", "Play by itself", null, { title: "With random faults, until there were 200" }),
       node("label", {}, "slow", slider, "fast"));
     at("auto").querySelector("input").replaceWith(slider);
   }
@@ -137,10 +145,10 @@ function showWorker(worker, steps, isAuto) {
   const last = Math.max(now, ...worker.seen.map((step) => steps.indexOf(step)));
   const row = node("ol", { class: "steps", "aria-label": "steps" }, ...steps.map((step, i) => {
     const isNow = i === now && (worker.id || worker.choices.length);
-    const state = isNow ? "now" : worker.seen.includes(step) ? "done" : worker.id && i < last ? "inside" : "";
-    const how = { now: "waits here", done: "done", inside: "done in memory, or not needed" }[state] || null;
-    return node("li", { class: state, title: how, "aria-current": isNow ? "step" : null }, step,
-      how && !isNow ? node("span", { class: "unseen" }, `, ${how}`) : null);
+    const state = isNow ? "now" : step === worker.doubt ? "doubt" : worker.seen.includes(step) ? "done" : worker.id && i < last ? "inside" : "";
+    const how = { done: "done", doubt: "perhaps done: its reply is lost", inside: "done in memory, or not needed" }[state];
+    return node("li", { class: state, title: `${STEPS[step]}${how ? ` (${how})` : ""}`, "aria-current": isNow ? "step" : null },
+      step === worker.doubt ? `${step} ?` : step, how ? node("span", { class: "unseen" }, `, ${how}`) : null);
   }));
   const w = worker.number;
   const isFree = worker.choices.length > 0 && !isAuto;
@@ -151,7 +159,7 @@ function showWorker(worker, steps, isAuto) {
       button(`finish-${w}`, "Finish", { do: "finish", worker: w }, { letter: w === chosen ? "F" : "", disabled: !isFree })];
   const card = node("article", { class: `worker card ${worker.is_alive ? "" : "dead"} ${w === chosen && shown.view.workers.length > 1 ? "chosen" : ""}`, "aria-label": worker.name },
     node("div", { class: "head" }, node("b", {}, worker.name[0].toUpperCase() + worker.name.slice(1)),
-      worker.id ? node("span", {}, `has ${worker.id} in hand`) : null,
+      worker.id ? node("span", {}, `${worker.is_alive ? "has" : "had"} ${worker.id} in hand`) : null,
       node("span", { class: "state" }, worker.is_alive ? "alive" : "✕ killed")),
     row, node("p", { class: "about" }, worker.about), node("div", { class: "row buttons" }, ...buttons));
   card.addEventListener("focusin", () => { chosen = w; });
@@ -183,10 +191,10 @@ function showHistory(history, isAuto) {
   if (newest < lastLine) place.replaceChildren();
   const known = newest < lastLine ? 0 : lastLine;
   for (const line of history) {
-    if (line.number > known) place.append(node("li", { class: `${line.kind} fresh` }, line.text));
+    if (line.number > known) place.prepend(node("li", { class: `${line.kind} fresh` }, line.text));
   }
-  while (place.children.length > 80) place.firstChild.remove();
-  if (newest !== lastLine) place.scrollTop = place.scrollHeight;
+  while (place.children.length > 80) place.lastChild.remove();
+  if (newest !== lastLine) place.scrollTop = 0;
   lastLine = newest;
 }
 
