@@ -157,7 +157,7 @@ async def _opened(stack: AsyncExitStack, endpoint: AbstractAsyncContextManager[T
     try:
         return await stack.enter_async_context(endpoint)
     except OSError as error:
-        raise _port_refused(error, port, option) from error
+        raise port_refused(error, port, option) from error
 
 
 def check_ports(settings: EndpointSettings) -> None:
@@ -172,10 +172,10 @@ def check_ports(settings: EndpointSettings) -> None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise _port_refused(error, port, option) from error
+            raise port_refused(error, port, option) from error
 
 
-def _port_refused(error: OSError, port: int, option: str) -> Exception:
+def port_refused(error: OSError, port: int, option: str) -> Exception:
     """The refusal for a port in use or without permission; any other error is returned unchanged."""
     if error.errno not in (errno.EADDRINUSE, errno.EACCES):
         return error

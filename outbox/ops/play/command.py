@@ -21,13 +21,17 @@ async def _serve(port: int, *, opens_browser: bool) -> None:
     import asyncio
     import webbrowser
 
+    from outbox.ops.host.endpoints import port_refused
     from outbox.ops.play.server import serve_play
 
-    async with serve_play(port) as address:
-        print(address, flush=True)
-        if opens_browser:
-            await asyncio.to_thread(webbrowser.open, address)
-        await asyncio.Event().wait()
+    try:
+        async with serve_play(port) as address:
+            print(address, flush=True)
+            if opens_browser:
+                await asyncio.to_thread(webbrowser.open, address)
+            await asyncio.Event().wait()
+    except OSError as error:
+        raise port_refused(error, port, "--port") from error
 
 
 def has_display() -> bool:

@@ -135,7 +135,7 @@ async def serve_play(port: int) -> AsyncIterator[str]:
             port,
             connection_count_max=CONNECTION_COUNT_MAX,
             idle_max_s=IDLE_MAX_S,
-            shutdown_timeout=1.0,
+            shutdown_timeout=0.2,
         )
         async with guarded as served:
             yield f"http://127.0.0.1:{served}/#{server.token}"

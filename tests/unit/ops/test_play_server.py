@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from outbox.ops.cli.parser import main
 from outbox.ops.play import command, server
 from outbox.ops.play.server import MOVE_MAX_BYTES, serve_play
 
@@ -149,6 +151,13 @@ async def test_the_command_prints_its_address_and_ends_by_an_interrupt() -> None
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+
+
+def test_a_port_in_use_is_refused_with_its_cure(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["play", "--no-browser", "--port", str(port)]) == 1
+    assert f"port {port} cannot be used" in (text := capsys.readouterr().err) and "--port 0 for a free one" in text
 
 
 @pytest.mark.parametrize(("variables", "expected"), [({}, False), ({"DISPLAY": ":0"}, True)])

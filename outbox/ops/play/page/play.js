@@ -111,13 +111,13 @@ function showGuide({ guide, scenarios, is_auto, rate: used }) {
 function showVerdict(verdict) {
   const state = !verdict.is_quiet ? "going" : verdict.is_equal ? "equal" : "unequal";
   const words = { going: ["…", "On its way"], equal: ["✓", "Equal"], unequal: ["✕", "Not equal"] }[state];
-  const mark = verdict.order_count ? words : ["·", "No order yet"];
+  const mark = verdict.order_count ? words : ["", "No order yet"];
   at("verdict").className = `card ${verdict.order_count ? state : ""}`;
   const line = (name, due, is) => node("tr", {}, node("td", {}, name), node("td", {}, String(due)),
     node("td", { class: due === is ? "" : "off" }, String(is)));
   const copies = `${verdict.copies === 1 ? "1 copy of a parcel" : `${verdict.copies} copies of parcels`}, under the id of the first: the reader drops it.`;
   fill(at("verdict-body"),
-    node("p", { class: "mark" }, node("span", { "aria-hidden": "true" }, mark[0]), mark[1]),
+    node("p", { class: "mark" }, mark[0] ? node("span", { "aria-hidden": "true" }, mark[0]) : null, mark[1]),
     node("table", {}, node("thead", {}, node("tr", {}, node("th", {}), node("th", {}, "should be"), node("th", {}, "is"))),
       node("tbody", {}, line("nails", verdict.stock_due, verdict.stock), line("parcels", verdict.parcels_due, verdict.parcels))),
     node("p", { class: "note" }, `${count(verdict.order_count, "distinct order")}, ${count(verdict.fault_count, "fault")}. ${verdict.copies ? copies : ""}`));
@@ -133,7 +133,7 @@ function showOrders(view, isAuto) {
     node("span", { class: "fine" }, deliveries(order.delivery_count + (order.holder ? 1 : 0)))));
   fill(at("orders-body"),
     node("div", { class: "row" },
-      button("send", "Send an order", { do: "send" }, { letter: "S", disabled: isAuto || !view.can_send }),
+      button("send", "Send an order", { do: "send" }, { letter: "S", kind: newest ? "" : "first", disabled: isAuto || !view.can_send }),
       button("again", newest ? `Send ${newest} again` : "Send it again", { do: "duplicate", id: newest || "" },
         { letter: "D", disabled: isAuto || !newest }),
       button("time", "Let a minute pass", { do: "time" }, { letter: "T", disabled: isAuto, title: "Locks last a minute; while it passes every worker stands still." })),
@@ -191,7 +191,7 @@ function showHistory(history, isAuto) {
   if (newest < lastLine) place.replaceChildren();
   const known = newest < lastLine ? 0 : lastLine;
   for (const line of history) {
-    if (line.number > known) place.prepend(node("li", { class: `${line.kind} fresh` }, line.text));
+    if (line.number > known) place.prepend(node("li", { class: `${line.kind} ${isAuto ? "" : "fresh"}` }, line.text));
   }
   while (place.children.length > 80) place.lastChild.remove();
   if (newest !== lastLine) place.scrollTop = 0;
