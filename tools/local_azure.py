@@ -162,8 +162,8 @@ def tell(settings: dict[str, str], urls: list[str]) -> None:
     print(f"ready: {' '.join(urls)}", flush=True)
 
 
-def main() -> int:
-    """Serve; the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The parser, whose defaults are the ports of the emulators and the first host."""
     parser = argparse.ArgumentParser(prog="python -m tools.local_azure", description=__doc__, allow_abbrev=False)
     parser.add_argument("--data", type=Path, default=Path("azure.data"), metavar="FOLDER", help="what outlives it")
     parser.add_argument(
@@ -174,7 +174,12 @@ def main() -> int:
     parser.add_argument("--cosmos-port", type=int, default=8081)
     parser.add_argument("--blob-port", type=int, default=10_000)
     parser.add_argument("--worker", choices=("auto", "runtime", "library"), default="auto")
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Serve; the exit code."""
+    options = make_parser().parse_args()
     options.data = options.data.resolve()
     try:
         asyncio.run(serve(options))
