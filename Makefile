@@ -9,7 +9,7 @@ UV = $(shell for name in uv .venv/bin/uv; do \
 	"$$name" --version >/dev/null 2>&1 </dev/null && { echo "$$name"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup play demo demo-azure azure test check docs docs-check bench charts bench-streams bench-azure bench-peers explore foreign soak spark-package clean check-infra lock
+.PHONY: help setup play demo demo-azure azure test check docs docs-check bench charts bench-streams bench-azure bench-peers explore foreign soak spark-package clean check-infra lock dist
 
 help:
 	@echo 'make play    a page in a browser: kill workers, lose replies, and watch the promise hold (ARGS="--no-browser")'
@@ -29,7 +29,8 @@ help:
 	@echo 'make explore  every interleaving of the three protocols under each single fault; publishes its table'
 	@echo 'make foreign  Microsoft'"'"'s tests of its SDKs against our emulators; needs the index (ARGS="--suite azure-cosmos --only test_crud.py")'
 	@echo 'make soak    drawn faults, kills, explorations, fuzz (ARGS="--minutes 10 --only drawn"), into a table: hours'
-	@echo 'make lock    requirements.lock from requirements.txt, kept where it still fits (ARGS="--upgrade" for the newest)'
+	@echo 'make dist    what a release publishes, into dist: built, checked, installed and run in an empty environment'
+	@echo 'make lock    requirements.lock and tools/release.lock, kept where they still fit (ARGS="--upgrade" for the newest)'
 	@echo 'make spark-package  the zip, wheel and requirements for a Spark pool, into build/spark'
 	@echo 'make clean   remove what was made here: .venv, build, demo.data, azure.data, caches; wheels in your cache folder stay'
 
@@ -97,12 +98,18 @@ soak: setup
 spark-package: setup
 	@$(PY) -m spark_jobs.package $(ARGS)
 
+dist:
+	@test -n "$(BOOT)" || { echo 'no Python runs here; install Python 3.11, 3.12 or 3.13' >&2; exit 2; }
+	@$(BOOT) -m tools.release dist
+
 # One file for Python 3.11 to 3.13: Azure runs 3.13, and where versions differ a marker says so.  With hashes, so that what
 # a deployment installs is what was looked at, whatever the index serves by then.
 lock:
 	@[ -n "$(UV)" ] || { echo 'needs uv: pip install uv' >&2; exit 2; }
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command 'make lock' $(ARGS) requirements.txt -o requirements.lock
+	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command 'make lock' $(ARGS) --group release -o tools/release.lock
 
 clean:
 	@rm -rf .venv build dist demo.data azure.data .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

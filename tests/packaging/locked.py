@@ -1,4 +1,4 @@
-"""Read requirements.lock: which version of what, on which Python, and the hashes of its files."""
+"""Read a lock: which version of what, on which Python, and the hashes of its files."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Pin:
         return Version(found[1])
 
 
-def pins() -> Iterator[Pin]:
+def pins(lock: Path = LOCK) -> Iterator[Pin]:
     """All lines, in order."""
-    text = re.sub(r"^\s*#.*\n", "", LOCK.read_text(), flags=re.MULTILINE)
+    text = re.sub(r"^\s*#.*\n", "", lock.read_text(), flags=re.MULTILINE)
     for line in text.replace("\\\n", " ").splitlines():
         yield Pin(Requirement(_HASH.sub("", line)), tuple(_HASH.findall(line)))
 
@@ -57,14 +57,14 @@ def environment_of(python: str) -> dict[str, str]:
     return here | {"python_version": python, "python_full_version": f"{python}.1", "extra": ""}
 
 
-def chosen(python: str) -> dict[str, Version]:
+def chosen(python: str, lock: Path = LOCK) -> dict[str, Version]:
     """What is installed there, by canonical name.
 
     Raises:
         AssertionError: two versions of one package apply.
     """
     found: dict[str, Version] = {}
-    for pin in pins():
+    for pin in pins(lock):
         marker = pin.requirement.marker
         if marker is None or marker.evaluate(environment_of(python)):
             assert pin.name not in found, f"{pin.name} has two versions on Python {python}"
