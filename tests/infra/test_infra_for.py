@@ -14,6 +14,7 @@ import pytest
 from outbox.emulator.bus.entities_file import read_entities
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.ops.cli.new import new_project
+from tools.infra_for.writing import azd_name
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -86,6 +87,13 @@ def test_a_new_project_gets_templates_that_agree_with_its_code(new: tuple[Path, 
     sample = {"bank", "ledger", "transfers"}
     for path in (project / "infra").rglob("*.*"):
         assert not sample & set(re.findall(r"\w+", path.read_text())), path
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("my-app", "my-app"), ("my_app", "my-app"), ("Shop_", "shop"), ("a", "app-a"), ("_", "app")]
+)
+def test_azd_takes_the_name_of_any_folder(folder: str, name: str) -> None:
+    assert azd_name(folder) == name and re.fullmatch("[a-z0-9][-a-z0-9]*[a-z0-9]", name)  # azd's own pattern
 
 
 def test_the_app_reads_every_setting_that_its_template_makes(new: tuple[Path, int, str]) -> None:

@@ -8,6 +8,7 @@ infra/**                                the clone's, but for the service's name;
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,8 +25,12 @@ PLAIN = ("infra/main.bicep", "infra/main.parameters.json", "infra/roles.json")
 SPARK = "spark_jobs/requirements.txt"
 OWN_SPARK = "infra/spark-requirements.txt"
 WHEEL = "wheels/outbox_azure-"
-_AZURE = """# For the Azure Developer CLI: `azd up` provisions infra/ and deploys the Functions app of this folder.
-name: {name}
+_AZURE = """\
+# yaml-language-server: $schema=https://raw.githubusercontent.com/Azure/azure-dev/main/schemas/v1.0/azure.yaml.json
+# For the Azure Developer CLI: `azd up` provisions infra/ and deploys the Functions app of this folder.
+name: {azd}
+metadata:
+  template: outbox-new
 infra:
   provider: bicep
   path: infra
@@ -74,13 +79,19 @@ def write(root: Path, folder: Path, code: Code, database: str) -> Written:
     written, name = Written(), folder.name
     for path, text in templates(root, name).items():
         _once(folder, path, text, written)
-    _once(folder, AZURE, _AZURE.format(name=name), written, is_own=True)
+    _once(folder, AZURE, _AZURE.format(name=name, azd=azd_name(name)), written, is_own=True)
     known = _known(folder / APP)
     usual = json.loads((root / APP).read_text(encoding="utf-8"))
     own = {**usual, "database": database, "sparkReceives": [], **known}
     _anew(folder, APP, {**own, "reads": code.reads}, written)
     _anew(folder, ENTITIES, entities(code), written)
     return written
+
+
+def azd_name(folder: str) -> str:
+    """A folder's name as azd takes it for an application: two characters of a-z, 0-9 and - at least."""
+    name = re.sub(r"[^a-z0-9]+", "-", folder.lower()).strip("-")
+    return name if len(name) > 1 else f"app-{name}".rstrip("-")
 
 
 def templates(root: Path, name: str) -> dict[str, str]:

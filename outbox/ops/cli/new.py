@@ -3,8 +3,8 @@
 A project has handlers, tests, an exploration and a Functions app.  It is written to a temporary folder and then
 renamed, so that no half-made project is left, and no existing file is overwritten.
 
-The template's files end in `.txt`, so that no tool treats them as code.  `$name` in them is the project's
-name, `$package` its Python package; a dollar sign is `$$`.
+The template's files end in `.txt`, so that no tool treats them as code; `dot` stands before a leading dot.  `$name` in
+them is the project's name, `$package` its Python package; a dollar sign is `$$`.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ def package_of(name: str) -> str:
 
 def _pages(folder: Traversable, below: PurePosixPath) -> Iterator[tuple[PurePosixPath, str]]:
     for entry in folder.iterdir():
+        place = below / re.sub(r"^dot(?=\.)", "", entry.name.removesuffix(".txt"))
         if entry.is_dir():
-            yield from _pages(entry, below / entry.name)
+            yield from _pages(entry, place)
         elif entry.name.endswith(".txt"):
-            plain = entry.name.removesuffix(".txt")
-            yield below / (plain.removeprefix("dot") if plain.startswith("dot.") else plain), entry.read_text("utf-8")
+            yield place, entry.read_text("utf-8")
 
 
 def _is_installed(package: str) -> bool:

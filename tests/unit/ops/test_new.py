@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 import zipfile
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from hatchling.builders.wheel import WheelBuilder
 
 from outbox.errors import Refused
@@ -106,6 +108,21 @@ def test_the_template_is_part_of_the_wheel(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.startswith("outbox/ops/template/")}
     assert packed == {str(path.relative_to(ROOT)) for path in TEMPLATE.rglob("*") if path.is_file()} and packed
+
+
+def test_a_project_on_github_runs_its_tests_with_the_actions_that_we_pin(tmp_path: Path) -> None:
+    assert ".github/workflows/tests.yml" in new_project("shop", tmp_path).paths
+    text = (tmp_path / "shop/.github/workflows/tests.yml").read_text()
+    page = yaml.safe_load(text)
+    steps = page["jobs"]["tests"]["steps"]
+    assert [step["run"] for step in steps if "run" in step] == [
+        "pip install -r requirements-dev.txt",
+        "python -m pytest",
+    ]
+    assert page["permissions"] == {"contents": "read"}
+    assert set(re.findall(r"uses: .+", text)) <= set(
+        re.findall(r"uses: .+", (ROOT / ".github/workflows/ci.yml").read_text())
+    )
 
 
 def test_a_project_has_the_hosts_limits_and_requirements_of_the_sample(tmp_path: Path) -> None:
