@@ -55,7 +55,7 @@ STATEMENTS_MAX = {
     "outbox/runtime": 6_168,
     "outbox/streams": 6_842,
     "outbox/testing": 590,
-    "outbox/verify": 9_703,
+    "outbox/verify": 9_714,
 }
 """The budget of each package, by `tools.statements.packages`; `outbox` is what stands beside the packages."""
 LOOKED_AT = (*(ast.Import, ast.ImportFrom, ast.Attribute), *(ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))

@@ -81,6 +81,25 @@ def done(awaited: Awaitable[T]) -> T:
         loop.dispose()
 
 
+Outer = tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] | None]
+
+
+def _step_in(loop: asyncio.AbstractEventLoop) -> Outer:
+    """Let a loop run inside another: from Python 3.14 on a thread has one current task, so the outer one is left."""
+    outer = events._get_running_loop()
+    task = asyncio.current_task(outer) if outer else None
+    if outer and task:
+        asyncio.tasks._leave_task(outer, task)
+    events._set_running_loop(loop)
+    return outer, task
+
+
+def _step_out(outer: asyncio.AbstractEventLoop | None, task: asyncio.Task[Any] | None) -> None:
+    events._set_running_loop(outer)
+    if outer and task:
+        asyncio.tasks._enter_task(outer, task)
+
+
 class Loop(asyncio.AbstractEventLoop):
     """Runs one program; `run_ready` and `fire_timer` are the only ways to make it go on."""
 
@@ -101,8 +120,7 @@ class Loop(asyncio.AbstractEventLoop):
             ProgramSpins: the program never waits.
         """
         ready = self._ready
-        outer = events._get_running_loop()
-        events._set_running_loop(self)
+        outer = _step_in(self)
         try:
             for _ in range(TURN_COUNT_MAX):
                 if not ready:
@@ -111,7 +129,7 @@ class Loop(asyncio.AbstractEventLoop):
                 if not handle.cancelled():
                     handle._run()
         finally:
-            events._set_running_loop(outer)
+            _step_out(*outer)
         raise ProgramSpins(f"{TURN_COUNT_MAX} turns of the loop without a call that leaves it; look for a busy wait")
 
     def has_timer(self) -> bool:
@@ -136,8 +154,7 @@ class Loop(asyncio.AbstractEventLoop):
 
     def dispose(self) -> None:
         """Drop the rest of the program without running any more of it than its `finally` blocks."""
-        outer = events._get_running_loop()
-        events._set_running_loop(self)
+        outer = _step_in(self)
         try:
             for task in self._tasks:
                 if not task.done():
@@ -147,7 +164,7 @@ class Loop(asyncio.AbstractEventLoop):
                     with suppress(BaseException):  # whatever its clean-up raises
                         coroutine.close()
         finally:
-            events._set_running_loop(outer)
+            _step_out(*outer)
         self._tasks.clear()
         self._ready.clear()
         self._timers.clear()
