@@ -85,7 +85,7 @@ Outer = tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] | None]
 
 
 def _step_in(loop: asyncio.AbstractEventLoop) -> Outer:
-    """Let a loop run inside another: from Python 3.14 on a thread has one current task, so the outer one is left."""
+    """Let a loop run inside another, whose task is left: from Python 3.14 on a thread has only one."""
     outer = events._get_running_loop()
     task = asyncio.current_task(outer) if outer else None
     if outer and task:
