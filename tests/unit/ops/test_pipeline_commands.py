@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from outbox.engine.engine import Engine
 from outbox.errors import OutboxError, Refused
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.admins.store import stream_admin
+from outbox.ops.shared.text import utc
 from outbox.ops.streams import pipelines
 from outbox.ops.streams.command import pipeline_text, pipelines_text
 from outbox.ops.streams.logs import StreamPlace, on_engine
@@ -101,7 +103,9 @@ async def test_a_running_pipeline_says_how_far_it_is(engine: Engine) -> None:
         assert (figures.behind, figures.lag, figures.released, figures.bundles) == (1, 0, "1.0", {"changes": 2})
 
 
-async def test_versions_before_are_listed_and_a_damaged_register_is_named(engine: Engine, admin: Admin) -> None:
+async def test_versions_before_are_listed_and_a_damaged_register_is_named(
+    engine: Engine, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = await drained(engine, "a")
     await made.write("a")
     replica = made.replica()
@@ -115,6 +119,8 @@ async def test_versions_before_are_listed_and_a_damaged_register_is_named(engine
     assert "broken: " in pipelines_text([broken, index]) and pipeline_text(broken).startswith("broken: ")
     with pytest.raises(LookupError, match="there is no pipeline 'inde' in this engine; there are: broken, index"):
         await admin.ask(ReadPipelines("inde"))
+    monkeypatch.setattr(pipelines, "LISTED_MAX", 1)
+    assert await admin.ask(ReadPipelines()) == [broken]
     assert pipelines_text([]) == "no pipelines"
     assert pipelines_text([msgspec.structs.replace(broken, name="\x1b[2J")]).isprintable()
 
@@ -190,12 +196,20 @@ class Busy:
 
 
 class Listed(Busy):
-    """The same, which can be listed, and are listed before that happens."""
+    """The same, which can be listed, before that happens and behind it."""
 
     async def names(self, folder: str) -> AsyncIterator[str]:
+        if self.left > 1:
+            await self.before()
         async for name in self.blobs.names(folder):
             yield name
-        await self.before()
+        if self.left == 1:
+            await self.before()
+
+
+def with_blobs(engine: Engine, blobs: Any) -> Admin:
+    at = on_engine(engine)
+    return stream_admin(StreamPlace(replace(at.place, blobs=blobs), at.listed, at.name))
 
 
 async def busy(engine: Engine, count: int, kind: type[Busy] = Busy) -> tuple[Admin, Counting]:
@@ -215,10 +229,9 @@ async def busy(engine: Engine, count: int, kind: type[Busy] = Busy) -> tuple[Adm
             await engine.blobs.delete(blob)  # as if they had been kept for their time
         swapped = await cell.swap(known, msgspec.structs.replace(known.register, kept=()))
         replica.known = swapped
+        await made.pages.row(0, 0).horizon.register(reader="pipeline/index", at=known.register.stands.c.index)
 
-    at = on_engine(engine)
-    blobs = kind(engine.blobs, checkpoint, count)
-    return stream_admin(StreamPlace(replace(at.place, blobs=blobs), at.listed, at.name)), made
+    return with_blobs(engine, kind(engine.blobs, checkpoint, count)), made
 
 
 async def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_anew(engine: Engine) -> None:
@@ -231,11 +244,13 @@ async def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_anew(engin
 
 
 async def test_a_pipeline_that_goes_on_makes_no_finding_and_leaves_nothing_over() -> None:
-    for kind, left_over in ((Busy, None), (Listed, [])):
+    for kind, count, left_over in ((Busy, 1, None), (Listed, 1, []), (Listed, 2, [])):
         async with Engine.in_memory() as engine:
-            admin, _ = await busy(engine, 1, kind)
+            admin, _ = await busy(engine, count, kind)
             found = await admin.ask(AuditPipeline("index"))
-        assert (found.findings, found.left_over) == ([], left_over)
+            assert (found.findings, found.left_over) == ([], left_over)
+            blobs = Busy(engine.blobs, partial(drained, engine, "c", version=2), 1)
+            assert (await with_blobs(engine, blobs).ask(AuditPipeline("index"))).findings == []
 
 
 # An audit
@@ -310,8 +325,8 @@ async def turn_bundle(engine: Engine) -> None:
     def turned(cell: Cell) -> Cell:
         assert cell.begin is not None
         known = Counting(engine).pipeline.plan()
-        id = Names("index", 1, known.graph, "changes").id(cell.begin, Position(0))
-        return msgspec.structs.replace(cell, id=id, until=Position(0))
+        id = Names("index", 1, known.graph, "changes").id(cell.begin, cell.begin)
+        return msgspec.structs.replace(cell, id=id, until=cell.begin)
 
     await put_bundle(engine, 2, turned)
 
@@ -368,7 +383,13 @@ async def leave_a_hole(engine: Engine) -> None:
 
 
 async def turn_back(engine: Engine) -> None:
-    await changed(engine, lambda register: msgspec.structs.replace(register, kept=(register.stands,)))
+    def turned(register: PipelineRegister) -> PipelineRegister:
+        stands = register.stands
+        chains, part = {"changes": Chain(2, Position(1, 5))}, msgspec.structs.replace(stands.parts[0], blob="none")
+        before = msgspec.structs.replace(stands, n=0, c=Position(4), parts=(part,), sinks=chains)
+        return msgspec.structs.replace(register, kept=(*register.kept, before, stands))
+
+    await changed(engine, turned)
 
 
 @pytest.mark.parametrize(
@@ -379,7 +400,7 @@ async def turn_back(engine: Engine) -> None:
         (write_between, "bundle 3 of log changes is none of this pipeline's"),
         (lose_bundle, "bundle 1 of log changes is missing"),
         (move_bundle, "bundle 1 of log changes begins at 7.0, and the one before it ends at 1.0"),
-        (turn_bundle, "bundle 2 of log changes ends at 0.0, and begins at 2.0"),
+        (turn_bundle, "bundle 2 of log changes ends at 2.0, and begins at 2.0"),
         (trim_bundles, "log/changes/0.0 is trimmed up to 3, and checkpoint 0 needs it from 0 on"),
         (trim_bundles, "bundle 0 of log changes is trimmed"),
         (forget_reader, "trims of log/pages/0.0 wait for the pipeline not at all, and checkpoint 0 needs it from 0 on"),
@@ -391,6 +412,9 @@ async def turn_back(engine: Engine) -> None:
         (go_on_elsewhere, "checkpoint 1 goes on at bundle 1 of log changes, from 0.5 on, and there is none"),
         (leave_a_hole, "checkpoint 1 is at 3.0, and goes on in log changes at 8.0: what is between is lost"),
         (turn_back, "checkpoint 1 at 3.0 follows 1 at 3.0"),
+        (turn_back, "checkpoint 1 at 3.0 follows 0 at 4.0"),
+        (turn_back, "checkpoint 0 goes on at bundle 2 of log changes, from 1.5 on, and there is none"),
+        (turn_back, "part none of a checkpoint is missing"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
@@ -457,7 +481,12 @@ def test_a_pipeline_is_run_to_the_end_of_its_source_listed_asked_and_audited(cli
     (listed,) = json.loads(cli("pipeline", "list", "--json")[1])
     assert json.loads(cli("pipeline", "status", "index", "--json")[1]) == listed
     text = cli("pipeline", "status", "index")[1]
-    assert "checkpoint 1 at 3.0" in text and "kept 0 at 0.0" in text and "last bundle in log changes: 4 items" in text
+    made, entries = utc(listed["stands"]["made_ms"] / 1_000), utc(listed["stands"]["time_ms"] / 1_000)
+    assert (
+        f"checkpoint 1 at 3.0: made {made}, time {entries}, " in text
+        and "kept 0 at 0.0" in text
+        and "last bundle in log changes: 4 items" in text
+    )
     code, out, _ = cli("pipeline", "get", "index", "count", "a")
     assert (code, out.splitlines()[0]) == (0, "count a as of 3.0 of the source, checkpoint 1")
     assert json.loads(cli("pipeline", "get", "index", "count", "a", "--json")[1])["value"] == {"n": 2}
@@ -466,9 +495,10 @@ def test_a_pipeline_is_run_to_the_end_of_its_source_listed_asked_and_audited(cli
 
 
 @pytest.mark.usefixtures("three_pages")
-def test_a_pipeline_without_a_chain_has_no_findings_and_goes_on_by_its_release_alone(cli: Cli) -> None:
+def test_a_pipeline_without_a_chain_has_no_findings_and_goes_on_by_its_release_alone(cli: Cli, disk_path: Path) -> None:
     assert cli("pipeline", "run", COUNTING, "--until-idle", "--release", "at-least-once")[0] == 0
-    assert cli("pipeline", "audit", "index")[:2] == (0, "index: checkpoint 1, 1 parts, 1 bundles\n")
+    on_folder(disk_path, write_between)
+    assert cli("pipeline", "audit", "index")[:2] == (0, "index: checkpoint 1, 1 parts, 2 bundles\n")
     code, _, err = cli("pipeline", "run", COUNTING, "--until-idle")
     assert code == 1 and "at_least_once" in err
 

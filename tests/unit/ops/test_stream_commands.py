@@ -193,6 +193,29 @@ async def test_a_processor_is_listed_with_its_lag(engine: Engine, admin: Admin) 
     events = found.logs[0].rows[0]
     assert (events.end, events.writers) == (3, {"processor/watch": 0})
     assert "processor/watch  " in streams_text(found)
+    assert (await admin.ask(Unregister("events", "processor/watch"))).behind == {"0.0": 0}
+
+
+@pytest.mark.parametrize(
+    ("registers", "rows_max", "looked_at", "more"),
+    [(1, 2, 9, False), (1, 1, 9, True), (3, 2, 9, True), (3, 9, 3, True)],
+)
+async def test_what_a_list_leaves_out_it_says(
+    engine: Engine,
+    admin: Admin,
+    registers: int,
+    rows_max: int,
+    looked_at: int,
+    more: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two rows and so many registers."""
+    await fill(engine)
+    for n in range(registers):
+        await engine.store().write([Create(DocumentKey(f"processor/{n}", "register"), b"nonsense")])
+    monkeypatch.setattr("outbox.ops.streams.logs.LISTED_MAX", rows_max)
+    monkeypatch.setattr("outbox.ops.streams.logs.PARTITIONS_MAX", looked_at)
+    assert (await admin.ask(ListStreams())).more == more
 
 
 async def test_a_processor_is_as_far_behind_as_its_register_says(engine: Engine, admin: Admin) -> None:
@@ -243,6 +266,10 @@ async def test_rows_are_read_one_after_the_other_or_one_alone_and_all_forget_a_r
         await log.reader(shard).register("gone", Position(0))
     assert len((await admin.ask(Unregister("n", "gone"))).behind) == 4
     assert [row.readers for row in (await admin.ask(ListStreams())).logs[0].rows] == [{}] * 4
+    await log.reader(0).register("one", Position(0))
+    with pytest.raises(Refused, match="log/n/0.1 has no registered reader"):
+        await admin.ask(TrimStream("n", None, 60.0))
+    await log.unregister("one")
     with pytest.raises(Trimmed):
         await admin.ask(TrimStream("n", 0.0, 60.0))
         await read(admin, "n", row=row, since="0.0")
