@@ -485,12 +485,14 @@ def test_a_place_without_an_export_is_refused(address: str) -> None:
 
 def foreign(**changed: Any) -> bytes:
     """A Parquet file that differs from one of an export."""
+    row = [{"position": "5.0", "at_ms": 1}] * changed.pop("count", 1)
+    rows = pa.Table.from_pylist(row, schema=changed.pop("schema", SCHEMA))
     told = {"format": 1, "log": "readings", "row": "0.0", "begin": "5.0", "end": "7.1"} | changed
-    rows = pa.Table.from_pylist([{"position": "5.0", "at_ms": 1}], schema=changed.pop("schema", SCHEMA))
-    told.pop("schema", None)
     buffer = io.BytesIO()
     kept = {"outbox": json.dumps(told)} if told["log"] else {}
-    pq.write_table(rows.replace_schema_metadata(kept), buffer, write_statistics=told["row"] != "")
+    with pq.ParquetWriter(buffer, rows.replace_schema_metadata(kept).schema, write_statistics=told["row"] != "") as to:
+        if row:  # else it has no row group
+            to.write_table(rows)
     return buffer.getvalue()
 
 
@@ -507,6 +509,7 @@ def foreign(**changed: Any) -> bytes:
         (foreign(end="later"), "invalid literal"),
         (foreign(end=7), "it does not say what it has"),
         (foreign(row=""), "it has no statistics"),
+        (foreign(count=0), "it has no statistics"),
         (foreign(schema=pa.schema([("position", pa.string()), ("at_ms", pa.int64())])), "its columns are others"),
     ],
 )

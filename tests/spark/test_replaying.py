@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from outbox.engine.engine import Engine
-from outbox.errors import CorruptRecord, Refused
+from outbox.errors import CorruptRecord, OtherLog, OutcomeUnknown, Refused
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.streams import export as exporting
 from outbox.ops.streams.export import export
@@ -33,12 +38,14 @@ from spark_jobs.common.until import Until
 from spark_jobs.exporting.files import Files
 from spark_jobs.pipeline import Job, catch_up
 from spark_jobs.replaying import catching_up, epoch, rows, tasks
+from spark_jobs.replaying.catching_up import CatchUp
 from spark_jobs.replaying.here import Here
 from spark_jobs.replaying.rows import path_in, stored_path
-from tests.spark.drawn_pipelines import HISTORIES, Drawn, Older, judged, totals
+from tests.spark.drawn_pipelines import HISTORIES, Drawn, Newer, Older, judged, totals, totals_behind
 from tests.spark.drawn_world import World, stored
 
 EVENTS, RUNS_MAX = 60, 8
+OLDER, NEWER = "tests.spark.drawn_pipelines:totals", "tests.spark.drawn_pipelines:totals_behind"
 
 
 @pytest.fixture(autouse=True)
@@ -146,11 +153,11 @@ async def test_entries_and_states_of_an_older_schema_are_read_and_all_states_are
         at = place_of(live)
         log = totals(at).source.log
         job = Job(Here, "", at, Folder(tmp_path / "log"), Folder(tmp_path / "scratch"))
-        for first, name in ((0, "totals"), (4, "totals_behind")):
+        for first, name in ((0, OLDER), (4, NEWER)):
             for number in range(first, first + 4):
                 await log.append(Older(number), id=f"{number}")
             await export(EngineAdmin(live), partial(Files, job.log), "numbers", "")
-            report = await catch_up(replace(job, name=f"tests.spark.drawn_pipelines:{name}"))
+            report = await catch_up(replace(job, name=name))
             assert report.entries == 4
         sums = [each.value async for each in OrderedLog("totals", live, type=int).read()]
         assert sums == [0, 1, 2, 4, 6, 9, 12, 16]
@@ -159,6 +166,65 @@ async def test_entries_and_states_of_an_older_schema_are_read_and_all_states_are
             assert bytes(state.value) == b'{"count":%d}' % count
         (view,) = await EngineAdmin(live).ask(ReadPipelines("totals"))
         assert view.stands is not None and view.stands.parts == 1
+        await totals_behind(at).source.log.append(Newer(8), id="8")
+        whole = Folder(tmp_path / "whole")  # with entries of both in one frame
+        await export(EngineAdmin(live), partial(Files, whole), "numbers", "")
+        async with Engine.in_memory() as other:
+            assert (await catch_up(replace(job, name=NEWER, place=place_of(other), log=whole))).entries == 9
+            assert [each.value async for each in OrderedLog("totals", other, type=int).read()] == [*sums, 20]
+
+
+async def test_one_state_of_an_older_schema_is_enough_to_save_all(tmp_path: Path) -> None:
+    async with Engine.in_memory() as engine:
+        at = place_of(engine)
+        data = checkpoint.part_of([checkpoint.Section("total", slot, slot + 1, {}) for slot in range(2)])
+        await at.blobs.write("part", data)
+        part = checkpoint.PartRef("part", sha256(data).hexdigest(), len(data))
+        replica = CatchUp(totals_behind(at).plan(), at, Folder(tmp_path), Position(0))
+        await replica._load(checkpoint.Checkpoint(1, Position(1), {}, [part]))
+        assert replica._saves_all
+
+
+@pytest.mark.parametrize(
+    ("sizes", "saves_all"),
+    [
+        ([], False),
+        ([100], False),
+        ([100, 50, 50], False),
+        ([100, 50, 51], True),
+        ([100, 1, 1, 1], True),  # as many parts of changes as may be
+        ([300, 300, 100, 1, 1], False),  # what is full is no part of changes
+    ],
+)
+async def test_all_states_are_saved_where_changes_are_many_parts_or_large(sizes: list[int], saves_all: bool) -> None:
+    parts = [checkpoint.PartRef("", "", size) for size in sizes]
+    stands = SimpleNamespace(register=SimpleNamespace(stands=SimpleNamespace(parts=parts)))
+    async with Engine.in_memory() as engine:
+        replica = CatchUp(totals(place_of(engine)).plan(), place_of(engine), Folder(Path()), Position(0))
+        replica.known = cast(Any, stands)
+        assert (replica.saves_all, replica.states_bytes) == (saves_all, sum(sizes))
+
+
+@pytest.mark.parametrize(
+    ("error", "count"), [(Refused("busy"), 3), (OutcomeUnknown("no answer"), 3), (OtherLog("x"), 1), (ValueError(), 1)]
+)
+async def test_a_store_is_asked_again_unless_that_changes_nothing(error: Exception, count: int) -> None:
+    asked = list[int]()
+
+    async def ask() -> None:
+        asked.append(1)
+        if len(asked) < 3:
+            raise error
+
+    with nullcontext() if count == 3 else pytest.raises(type(error)):
+        await catching_up.patiently(ask, 60.0)
+    assert len(asked) == count
+
+
+def test_a_part_that_is_gone_from_where_executors_read_is_named(tmp_path: Path) -> None:
+    numbers = [pa.RecordBatch.from_arrays([pa.array([0])], names=["id"])]
+    with pytest.raises(CorruptRecord, match=r"gone is missing; run the same command again"):
+        [*epoch.read_parts(epoch.Parts(Folder(tmp_path), ["gone"]), numbers)]
 
 
 @pytest.mark.parametrize(("entries", "size", "is_here"), [(4, 1 << 20, True), (3, 1 << 20, False), (4, 60, False)])
@@ -166,16 +232,25 @@ async def test_the_driver_takes_epochs_of_few_entries_and_few_states(
     tmp_path: Path, entries: int, size: int, is_here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "DRIVER_STATES_BYTES", size)
-    made: list[Here] = []
+    made: list[Let] = []
     async with Engine.in_memory() as engine:
-        world = World(lambda: made.append(Here()) or made[-1], tmp_path, 11, engine)  # type: ignore[func-returns-value]
+        world = World(lambda: made.append(Let()) or made[-1], tmp_path, 11, engine)  # type: ignore[func-returns-value]
         await world.write(8)
         end = await world.export()
         half = [each.position async for each in world.made.source.read()][4]
         for until, has_states in ((half, False), (end, True)):
             made.clear()
             await catch_up(world.job(world.place, driver_entries=entries), until)
-            assert bool(made) == (not is_here and (has_states or entries < 4))
+            assert bool(made) == (not is_here and (has_states or entries < 4)) and all(each.is_let_go for each in made)
+
+
+class Let(Here):
+    """Tables that say whether they were let go of."""
+
+    is_let_go = False
+
+    def end(self) -> None:
+        self.is_let_go = True
 
 
 class Full(Folder):

@@ -24,10 +24,12 @@ from outbox.emulator.amqp.errors import (
 )
 from outbox.emulator.amqp.messages import decode_transfer
 from outbox.emulator.bus.management import ITEM_COUNT_MAX, NO_CONTENT, OK, REPLY_SIZE_MAX_BYTES, Management
+from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.requests import Request
 from outbox.engine.backend.operations import dead_letters
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, SessionLock, Settlement
+from outbox.errors import EngineStopped
 from outbox.message import Message
 
 
@@ -179,9 +181,20 @@ def test_sessions_are_listed_page_by_page(engine: Engine) -> None:
 def test_the_state_of_a_session_is_what_was_set_or_null(engine: Engine) -> None:
     engine.broker.send("keyed", [Message(body=b"1", session_id="s")])
     lock = engine.sessions.accept("keyed", "s")
+    receivers = {at: SimpleNamespace(lock=at) for at in (None, SessionLock("other", "s", b"", 0), lock)}
+    for path, its in (("keyed", lock), ("another", None)):  # of two queues with a session of one id
+        assert Peer._find_lock(cast(Any, SimpleNamespace(receivers=receivers)), path, "s") is its
     for state, read in ((b"\0", b"\0"), (None, None), (b"x", b"x"), (b"", None)):
         assert asked(engine, "keyed", "set-session-state", lock, session_id="s", session_state=state) == {}
         assert asked(engine, "keyed", "get-session-state", lock, session_id="s") == {"session-state": read}
+
+
+def test_an_engine_that_has_stopped_answers_nothing(engine: Engine) -> None:
+    engine.broker.send("plain", [Message(body=b"0")])
+    (claim,) = engine.broker.claim("plain", 1)
+    engine.core.stop(EngineStopped("the disk is full"))
+    with pytest.raises(EngineStopped):
+        asked(engine, "plain", "update-disposition", disposition_status="completed", lock_tokens=[_token(claim)])
 
 
 def test_every_lock_of_a_list_is_renewed_or_settled(engine: Engine) -> None:

@@ -29,6 +29,7 @@ from outbox.emulator.bus.transport import Endpoint, Room, Transport, Writer
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
 from outbox.engine.entities import SessionLock, Settlement
+from outbox.errors import EngineStopped
 from outbox.log_throttle import LogThrottle
 from outbox.message import Message
 
@@ -376,19 +377,27 @@ class Wire:
         self.asked.append("abort")
 
 
-async def test_what_fails_beside_a_connection_ends_it_and_what_is_spawned_ends_with_it(engine: Engine) -> None:
+async def test_what_fails_beside_a_connection_ends_it_and_what_is_spawned_ends_with_it(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
     wire, failed = Wire(), list[str]()
     transport = transport_of(engine, on_failed=lambda: failed.append("told"))
     transport.open(cast(Any, wire))
+
+    async def broken(error: Exception) -> None:
+        raise error
+
+    await asyncio.wait({transport.spawn(broken(EngineStopped("closed")))})
+    with transport.guarded():
+        broken(EngineStopped("closed")).send(None)
+    await asyncio.sleep(0)
+    assert wire.asked == ["abort", "abort"] and not caplog.records
+    wire.asked.clear()
     with transport.guarded():
         failed.remove("a bug")
     assert failed == ["told"] and wire.asked == []
     waiting = transport.spawn(asyncio.sleep(60))
-
-    async def broken() -> None:
-        raise ValueError("a bug")
-
-    await asyncio.wait({transport.spawn(broken())})
+    await asyncio.wait({transport.spawn(broken(ValueError("a bug")))})
     await asyncio.sleep(0)
     assert wire.asked == ["abort"]
     transport.cancel_all()

@@ -12,6 +12,7 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.errors import Refused, Trimmed
+from outbox.ops.cli.parser import make_parser
 from outbox.ops.streams.command import streams_text
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import ReadStatus
@@ -109,6 +110,7 @@ def test_a_part_is_read_by_position_and_count(cli: Cli, arguments: list[str], id
 
 def test_a_trim_stops_at_the_slowest_reader_and_what_is_gone_is_refused(cli: Cli) -> None:
     assert cli("stream", "trim", "readings")[:2] == (0, "trimmed 2 cells of readings; floors: 0.0 at 2\n")
+    assert make_parser().parse_args(["stream", "trim", "x", "--data", "d"]).margin == 86_400
     assert json.loads(cli("stream", "trim", "readings", "--json")[1]) == {"cells": 0, "floors": {"0.0": 2}}
     assert [json.loads(line)["id"] for line in cli("stream", "read", "readings")[1].splitlines()] == ["third"]
     code, out, err = cli("stream", "read", "readings", "--since", "0.0")
@@ -198,7 +200,7 @@ async def test_a_processor_is_listed_with_its_lag(engine: Engine, admin: Admin) 
 
 @pytest.mark.parametrize(
     ("registers", "rows_max", "looked_at", "more"),
-    [(1, 2, 9, False), (1, 1, 9, True), (3, 2, 9, True), (3, 9, 3, True)],
+    [(1, 2, 9, False), (1, 1, 9, True), (3, 2, 9, True), (5, 9, 5, True)],
 )
 async def test_what_a_list_leaves_out_it_says(
     engine: Engine,
@@ -267,11 +269,15 @@ async def test_rows_are_read_one_after_the_other_or_one_alone_and_all_forget_a_r
     assert len((await admin.ask(Unregister("n", "gone"))).behind) == 4
     assert [row.readers for row in (await admin.ask(ListStreams())).logs[0].rows] == [{}] * 4
     await log.reader(0).register("one", Position(0))
-    with pytest.raises(Refused, match="log/n/0.1 has no registered reader"):
+    with pytest.raises(Refused, match=r"log/n/0\.1 has no registered reader"):
         await admin.ask(TrimStream("n", None, 60.0))
     await log.unregister("one")
+    await admin.ask(TrimStream("n", 0.0, 60.0))
+    cells = [
+        each for name, space in engine.state.documents.spaces.items() if "log/n/" in name for each in space.values()
+    ]
+    assert 0 < max(cell.expires_ms for cell in cells) - engine.now_ms() <= 60_000  # how long tombstones last
     with pytest.raises(Trimmed):
-        await admin.ask(TrimStream("n", 0.0, 60.0))
         await read(admin, "n", row=row, since="0.0")
     monkeypatch.setattr("outbox.ops.streams.logs.PARTITIONS_MAX", 1)  # never some of its rows
     with pytest.raises(Refused, match="over 1 partitions; name a row by --row"):

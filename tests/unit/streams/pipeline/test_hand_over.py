@@ -10,11 +10,14 @@ from msgspec.structs import replace
 
 from outbox.engine.engine import Engine
 from outbox.errors import OtherLog, OutcomeUnknown, Refused, Trimmed
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.values.streams import ReadPipelines
 from outbox.streams import GraphChanged, Position, Superseded
 from outbox.streams.log_places import Place, place_of
 from outbox.streams.pipeline.checkpoint import PipelineRegister
 from outbox.streams.pipeline.hand_over import hand_over
 from outbox.streams.register import RegisterCell
+from outbox.streams.row import Row
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyStore, SimulatedCrash
 from tests.unit.streams.pipeline.counting import Counting, Page, expected
 
@@ -67,6 +70,17 @@ async def test_who_has_gone_on_otherwise_goes_on_and_is_told() -> None:
         await hand_over(here.pipeline.plan(), place_of(there.engine), place_of(here.engine))
     await here.pipeline.run_until_idle(here.engine)
     assert await here.released() == expected(TEXTS)
+
+
+async def test_a_bundle_that_took_too_long_is_not_counted_as_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def taken_back(*_: object, **__: object) -> None:
+        return None
+
+    there, here = await caught_up(4), await written(6)
+    monkeypatch.setattr(Row, "place_cell", taken_back)
+    with pytest.raises(Refused, match=r"log/changes/0.0: bundle 0 took too long and was taken back; run it again"):
+        await hand_over(here.pipeline.plan(), place_of(there.engine), place_of(here.engine))
+    assert await EngineAdmin(here.engine).ask(ReadPipelines()) == []
 
 
 async def test_who_has_more_of_the_same_bundles_takes_the_checkpoint() -> None:
