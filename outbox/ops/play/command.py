@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from outbox.ops.shared.asking import Command, Commands, Options, argument, port
 
@@ -14,7 +15,8 @@ def play(options: Options) -> None:
     import logging
 
     logging.getLogger("outbox").setLevel(logging.CRITICAL)  # a killed worker logs why it stopped; the page shows that
-    asyncio.run(_serve(options.port, opens_browser=not options.no_browser and has_display()))
+    with suppress(KeyboardInterrupt):  # the ordinary end
+        asyncio.run(_serve(options.port, opens_browser=not options.no_browser and has_display()))
 
 
 async def _serve(port: int, *, opens_browser: bool) -> None:
