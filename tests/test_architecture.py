@@ -50,7 +50,7 @@ STATEMENTS_MAX = {
     "outbox/azure": 3_450,
     "outbox/emulator": 9_823,
     "outbox/engine": 5_116,
-    "outbox/ops": 8_628,
+    "outbox/ops": 8_688,
     "outbox/registration": 339,
     "outbox/runtime": 6_168,
     "outbox/streams": 6_842,

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import random
 
-from outbox.ops.play.gate import DECISIONS, Decision
+from outbox.ops.play.gate import DECISIONS
 from outbox.ops.play.world import ORDER_COUNT_MAX, Act, World
 
 FAULT_COUNT = 200
-WORKERS = (1, 2)
 FAULT_SHARE = 0.3
 """The share of calls that fail, while faults are left."""
 CROWD_COUNT = 3
 """How many orders may wait before the player sends no more."""
-FAULTS: tuple[Decision, ...] = DECISIONS[1:]
 
 
 class ChancePlayer:
-    """Acts by chance until `fault_count` faults have happened in a world, and then lets everything finish."""
+    """Acts by chance until at least `fault_count` faults have happened in a world, then lets everything finish."""
 
     def __init__(self, seed: int, fault_count: int = FAULT_COUNT) -> None:
         self._draw = random.Random(seed)  # chosen by a seed on purpose
@@ -35,7 +33,7 @@ class ChancePlayer:
             return self._unblock(world)
         process = self._draw.choice(able)
         is_fault = not is_over and self._draw.random() < FAULT_SHARE
-        return Act(self._draw.choice(FAULTS) if is_fault else "go", worker=process.number)
+        return Act(self._draw.choice(DECISIONS[1:]) if is_fault else "go", worker=process.number)
 
     def _send(self, world: World) -> Act | None:
         """A new order or a copy, where few wait; new ones are spread over all faults."""
@@ -48,13 +46,13 @@ class ChancePlayer:
         return Act("duplicate", id=self._draw.choice(list(world.orders)))
 
     def _disturb(self, world: World) -> Act | None:
-        """A start of a missing worker, or a minute in which a lock runs out."""
+        """A start of a missing worker, a minute in which a lock runs out, or a sweep."""
         missing = _missing(world)
         if missing and self._draw.random() < 0.4:
             return Act("start", worker=missing[0])
         if any(map(world.holder, world.waiting_orders())) and self._draw.random() < 0.05:
             return Act("time")
-        return None
+        return Act("sweep") if world.orders and self._draw.random() < 0.02 else None
 
     def _unblock(self, world: World) -> Act:
         missing = _missing(world)
@@ -64,4 +62,4 @@ class ChancePlayer:
 
 def _missing(world: World) -> list[int]:
     """The workers that are not there, or dead."""
-    return [number for number in WORKERS if (found := world.workers.get(number)) is None or found.gate.is_dead]
+    return [number for number in (1, 2) if (found := world.workers.get(number)) is None or found.gate.is_dead]

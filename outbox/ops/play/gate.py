@@ -1,8 +1,9 @@
 """A gate before every port call of one worker: the call waits there until a player says how it goes.
 
-The faults are those of `outbox.verify.faults`: killed before or after the call, its reply lost, refused.  Only calls of
-the attempt in hand wait.  What the worker does beside it (marks, renewals, sweeps, signs of life) passes, unless the
-worker is dead: then no call of it has an effect any more.
+The faults are those of `outbox.verify.faults`: killed before or after the call, its reply lost, refused; and the call
+itself lost, of which the worker sees the same.  Only calls of the attempt in hand wait.  What the worker does beside it
+(marks, renewals, signs of life) passes, unless the worker is dead: then no call of it has an effect any more.  Its own
+sweeps find nothing, because the player says when a sweep happens.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar, cast, get_args
 
 import msgspec
 
@@ -38,7 +39,7 @@ from outbox.verify.faults import SimulatedCrash
 Result = TypeVar("Result")
 Step = Literal["receive", "load", "decide", "commit", "push", "settle"]
 STEPS: tuple[Step, ...] = get_args(Step)
-Decision = Literal["go", "kill-before", "kill-after", "lose", "refuse"]
+Decision = Literal["go", "kill-before", "kill-after", "lose-call", "lose", "refuse"]
 DECISIONS: tuple[Decision, ...] = get_args(Decision)
 
 
@@ -46,7 +47,7 @@ DECISIONS: tuple[Decision, ...] = get_args(Decision)
 class Call:
     """A port call of the attempt in hand: its step, the message, and for a commit what it writes.
 
-    `doubts` says that it follows a commit or push whose reply was lost; `etag` is the version that the state must have.
+    `doubts` says that it follows a commit or push of unknown outcome; `etag` is the version that the state must have.
     """
 
     step: Step
@@ -69,18 +70,26 @@ class Gate:
     """The gate of one process of a worker."""
 
     def __init__(self, *, changed: Callable[[], None], passed: Callable[[Passed], None]) -> None:
+        """Take the listeners: to any change, and to each call that was decided on."""
         self.waiting: Call | None = None
         """The call that waits; None: the worker is on its way to one, or dead."""
         self.is_dead = False
-        self.id = ""
-        """The message in hand."""
+        self.died: Passed | None = None
+        """The call at which it was killed."""
         self.doubt: Step | Literal[""] = ""
-        """The step of the last call, if its reply was lost."""
-        self.seen: set[Step] = set()
-        """The steps of the message in hand whose calls were made."""
+        """The step of the last call, if its outcome is unknown to the worker."""
+        self.put_down()
         self._changed = changed
         self._passed = passed
         self._decided: asyncio.Future[Decision] | None = None
+
+    def put_down(self) -> None:
+        """Have no message in hand, thus no lock, and no steps whose calls had an effect in its present run.
+
+        A run `looks_late` that looks for the record behind its commit, and not before its load.
+        """
+        self.id, self.lock, self.looks_late = "", 0, False
+        self.seen: set[Step] = set()
 
     def decide(self, decision: Decision) -> None:
         """Let the waiting call go as decided."""
@@ -101,29 +110,25 @@ class Gate:
         if not _is_of_attempt():
             made = await make()
             self._changed()
-            if call.step == "push":
-                self._passed(Passed(Call("push"), "go"))  # of a sweep, which has no message in hand
             return made
         decision = await self._wait(call)
-        if decision == "kill-before":
+        is_made = decision in ("go", "kill-after", "lose")
+        result = await _result_of(make) if is_made else None
+        passed = Passed(call, decision, result)
+        self._note(passed, is_made=is_made)
+        if decision.startswith("kill"):
+            self.died = passed
             self.die()
-            self._passed(Passed(call, decision))
-            raise SimulatedCrash(f"killed before {call.step}")
+        self._passed(passed)
+        if self.died is not None:
+            raise SimulatedCrash(f"{decision} {call.step}")
         if decision == "refuse":
-            self._passed(Passed(call, decision))
             raise Throttled(f"{call.step} of {call.id or 'a message'} was refused by the player; go on")
-        result = await _result_of(make)
-        self._note(call, decision, result)
-        if decision == "kill-after":
-            self.die()
-        self._passed(Passed(call, decision, result))
-        if decision == "kill-after":
-            raise SimulatedCrash(f"killed after {call.step}")
         if isinstance(result, OutboxError):
             raise result
-        if decision == "lose":
-            raise OutcomeUnknown(f"the reply to {call.step} of {call.id} was lost by the player; go on")
-        return result
+        if decision.startswith("lose"):
+            raise OutcomeUnknown(f"{call.step} of {call.id or 'a message'}: {decision} by the player; go on")
+        return cast(Result, result)
 
     def check_alive(self) -> None:
         """Let a dead process do nothing.
@@ -139,15 +144,21 @@ class Gate:
         self._changed()
         return await self._decided
 
-    def _note(self, call: Call, decision: Decision, result: object) -> None:
+    def _note(self, passed: Passed, *, is_made: bool) -> None:
         """Keep what the view shows of the attempt in hand."""
-        if call.step == "receive":
-            taken = result if isinstance(result, list) and decision != "lose" else []
-            self.id, self.seen = (taken[0].message.identity, set()) if taken else ("", set())
-        self.doubt = call.step if decision == "lose" else ""
+        call, result = passed.call, passed.result
+        if is_made and call.step == "receive":
+            self.put_down()
+            if isinstance(result, list) and result and passed.decision != "lose":
+                self.id, self.lock = result[0].message.identity, result[0].lock
+        self.doubt = call.step if passed.decision.startswith("lose") else ""
+        if not is_made and passed.decision != "lose-call":
+            return
+        if call.step == "load":
+            self.looks_late, self.seen = False, self.seen & {"receive", "decide"}  # a new run
         if call.step == "settle":
-            self.id, self.seen = "", set()
-        elif self.id:
+            self.put_down()
+        elif is_made and self.id and not isinstance(result, Lost):
             self.seen.add(call.step)
 
 
@@ -179,6 +190,7 @@ class GatedStore:
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         gate = self._gate
         step: Step = "load" if key.id == STATE else "decide"
+        gate.looks_late = gate.looks_late or (step == "decide" and (gate.doubt == "commit" or "load" in gate.seen))
         call = Call(step, gate.id, doubts=gate.doubt == "commit" and step == "decide")
         return await gate.through(call, lambda: self._store.read(key, session=session))
 
@@ -193,8 +205,8 @@ class GatedStore:
             yield document
 
     async def unfinished(self) -> AsyncIterator[Document]:
-        async for document in self._store.unfinished():
-            self._gate.check_alive()
+        """Nothing: a worker's own sweeps come by real time, and here a sweep is the player's."""
+        for document in tuple[Document, ...]():
             yield document
 
 
@@ -220,7 +232,7 @@ class GatedBus:
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         """Receive as soon as the player lets it through; time stands still meanwhile."""
-        self._gate.id, self._gate.seen = "", set()
+        self._gate.put_down()
         return await self._gate.through(
             Call("receive"), lambda: self._bus.receive(queue, count_max=count_max, wait_s=0)
         )

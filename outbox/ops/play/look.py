@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from outbox.engine.state.tasks import Task
 from outbox.ops.play.gate import DECISIONS, STEPS, Step
 from outbox.ops.play.shop import STOCK_AT_FIRST
-from outbox.ops.play.words import about_to
-from outbox.ops.play.world import ORDER_COUNT_MAX, PIECES, WORKER_COUNT_MAX, Line, Process, World
+from outbox.ops.play.words import CALL, about_to
+from outbox.ops.play.world import PIECES, WORKER_COUNT_MAX, Line, Process, World
 
-LINE_COUNT_MAX = 80
+Lock = Literal["", "held", "stray", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
 class OrderView:
-    """An order in its queue; `holder` has the lock, empty: it is free."""
+    """An order in its queue; `holder` has the lock, empty: it is free.
 
-    number: int
+    The lock is `held` by a worker that has the order in hand; `stray`: its worker does not; `dead`: its process is.
+    """
+
     id: str
     delivery_count: int
     holder: str
-    is_holder_alive: bool
+    lock: Lock
     is_copy: bool
 
 
@@ -30,7 +32,6 @@ class OrderView:
 class ParcelView:
     """A parcel in its queue; a copy has the id of an earlier one, and its reader drops it."""
 
-    number: int
     order: str
     id: str
     is_copy: bool
@@ -38,15 +39,18 @@ class ParcelView:
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
-    """The record of an order; its parcel stays in it until it is noted that the parcel has left."""
+    """The record of an order: it holds the parcel until a mark, written later, says that this was sent."""
 
     order: str
-    holds_parcel: bool
+    parcel: Literal["unsent", "sent", "marked"]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker: its present step, the one that it is in `doubt` about, and its next call in words."""
+    """A worker: its present step, those behind it, and its next call in words.
+
+    It `died` at a step, or is in `doubt` about one; `warning` says what it does not know.
+    """
 
     number: int
     name: str
@@ -54,8 +58,11 @@ class WorkerView:
     id: str
     step: Step | Literal[""]
     seen: tuple[Step, ...]
+    looks_late: bool
     doubt: str
+    died: str
     about: str
+    warning: str
     choices: tuple[str, ...]
 
 
@@ -66,7 +73,6 @@ class Verdict:
     order_count: int
     stock_due: int
     stock: int
-    parcels_due: int
     parcels: int
     copies: int
     fault_count: int
@@ -76,9 +82,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that the page shows of a world."""
+    """All that the page shows of a world; `free_worker` can be added (0: none can)."""
 
-    revision: int
     stock: int
     etag: int
     orders: tuple[OrderView, ...]
@@ -88,10 +93,8 @@ class View:
     history: tuple[Line, ...]
     verdict: Verdict
     sent: tuple[str, ...]
-    steps: tuple[str, ...]
-    can_send: bool
+    why_no_order: str
     free_worker: int
-    """The number of a worker that can be added; 0: there are as many as there may be."""
     hint: str
 
 
@@ -99,20 +102,22 @@ def look(world: World) -> View:
     """Take the present view of a world."""
     stock, etag = world.stock()
     parcels = _parcels(world)
+    sent = {parcel.order for parcel in parcels}
     free = [n for n in range(1, WORKER_COUNT_MAX + 1) if n not in world.workers]
     return View(
-        revision=world.revision,
         stock=stock.pieces,
         etag=etag,
         orders=_orders(world),
         parcels=parcels,
-        records=tuple(RecordView(order, record.pending) for order, record in world.records().items()),
+        records=tuple(
+            RecordView(order, "marked" if not record.pending else "sent" if order in sent else "unsent")
+            for order, record in world.records().items()
+        ),
         workers=tuple(_worker(world, process) for process in world.workers.values()),
-        history=tuple(world.history)[-LINE_COUNT_MAX:],
+        history=tuple(world.history),
         verdict=judge(world),
         sent=tuple(world.orders),
-        steps=STEPS,
-        can_send=len(world.orders) < ORDER_COUNT_MAX,
+        why_no_order=world.why_no_order,
         free_worker=free[0] if free else 0,
         hint=_hint(world),
     )
@@ -126,60 +131,94 @@ def judge(world: World) -> Verdict:
     due = STOCK_AT_FIRST - PIECES * count
     is_equal = (stock, distinct, len({parcel.order for parcel in parcels})) == (due, count, count)
     copies = len(parcels) - distinct
-    return Verdict(count, due, stock, count, distinct, copies, world.fault_count, world.is_quiet, is_equal)
+    return Verdict(count, due, stock, distinct, copies, world.fault_count, world.is_quiet, is_equal)
 
 
 def _orders(world: World) -> tuple[OrderView, ...]:
-    alive = {process.name for process in world.workers.values() if not process.gate.is_dead}
     applied, seen, found = set(world.records()), set[str](), list[OrderView]()
     for task in world.waiting_orders():
         id, holder = task.message.identity, world.holder(task)
         is_copy = id in seen or (id in applied and not task.delivery_count and not holder)
-        lives = holder is not None and holder.name in alive and not holder.gate.is_dead
-        name = "" if holder is None else holder.name
-        found.append(OrderView(task.sequence, id, task.delivery_count, name, lives, is_copy))
+        found.append(OrderView(id, task.delivery_count, holder.name if holder else "", _lock(task, holder), is_copy))
         seen.add(id)
     return tuple(found)
+
+
+def _lock(task: Task, holder: Process | None) -> Lock:
+    if holder is None or holder.gate.is_dead:
+        return "" if holder is None else "dead"
+    return "held" if holder.gate.lock == task.lock else "stray"
 
 
 def _parcels(world: World) -> tuple[ParcelView, ...]:
     seen, found = set[str](), list[ParcelView]()
     for task in world.parcels():
         id = task.message.identity
-        found.append(ParcelView(task.sequence, task.message.causation_id, id, id in seen))
+        found.append(ParcelView(task.message.causation_id, id, id in seen))
         seen.add(id)
     return tuple(found)
 
 
 def _worker(world: World, process: Process) -> WorkerView:
     gate, call = process.gate, process.gate.waiting
-    seen = tuple(step for step in STEPS if step in gate.seen)
-    if gate.is_dead:
-        return WorkerView(process.number, process.name, False, gate.id, "", seen, "", _epitaph(world, process), ())
-    if call is None:
-        return WorkerView(
-            process.number, process.name, True, gate.id, "", seen, gate.doubt, "Rests before it tries again.", ()
-        )
-    about = about_to(call, next_id=world.next_id())
-    choices: Sequence[str] = DECISIONS if process in world.able() else ()
-    return WorkerView(process.number, process.name, True, gate.id, call.step, seen, gate.doubt, about, tuple(choices))
+    about = "Rests before it tries again." if call is None else about_to(call, next_id=world.next_id())
+    return WorkerView(
+        number=process.number,
+        name=process.name,
+        is_alive=not gate.is_dead,
+        id=gate.id,
+        step="" if call is None else call.step,
+        seen=tuple(step for step in STEPS if step in gate.seen),
+        looks_late=gate.looks_late,
+        doubt="" if gate.is_dead else gate.doubt,
+        died="" if gate.died is None else gate.died.call.step,
+        about=_epitaph(world, process) if gate.is_dead else about,
+        warning=_warning(world, process),
+        choices=DECISIONS if process in world.able() else (),
+    )
+
+
+def _warning(world: World, process: Process) -> str:
+    """The lock that a living worker has lost or has, and does not know of."""
+    if process.gate.is_dead:
+        return ""
+    if process.gate.id and all(process.gate.lock != task.lock for task in world.waiting_orders()):
+        return f"Its lock on {process.gate.id} ran out; it does not know."
+    stray = _strays(world, process)
+    return f"It has a lock on {stray}, and does not know." if stray else ""
+
+
+def _strays(world: World, process: Process) -> str:
+    """The orders that are locked for a worker without being in its hand."""
+    waiting = world.waiting_orders()
+    return ", ".join(t.message.identity for t in waiting if world.holder(t) is process and _lock(t, process) == "stray")
 
 
 def _epitaph(world: World, process: Process) -> str:
-    held = [task.message.identity for task in world.waiting_orders() if world.holder(task) is process]
-    locks = f" Its lock on {', '.join(held)} stays until it runs out." if held else ""
-    return f"Killed. What it remembered is gone.{locks}"
+    died = process.gate.died
+    where = f" {died.decision.removeprefix('kill-')} {CALL[died.call.step]}" if died is not None else ""
+    held = ", ".join(task.message.identity for task in world.waiting_orders() if world.holder(task) is process)
+    return f"Killed{where}. What it remembered is gone." + (
+        f" Its lock on {held} stays until it runs out." if held else ""
+    )
 
 
 def _hint(world: World) -> str:
     """The advice to a player where nothing goes on by itself."""
     if not world.orders:
-        return "Send an order, then let worker 1 go on, step by step. At any step you can kill it, or lose a reply."
+        return "Send an order, and let worker 1 go on. At any step kill it, or lose a call."
     if world.is_quiet:
-        return "Quiet: nothing is on its way. Send another order, or one of the old ones again."
+        more = world.why_no_order or "Send another order"
+        return f"Quiet: nothing is on its way. {more}, or send one of the old ones again."
     if world.able():
         return ""
-    if any(world.holder(task) for task in world.waiting_orders()):
-        free = "" if any(not p.gate.is_dead for p in world.workers.values()) else " Then start a worker."
-        return f"An order is locked for a worker that is dead. Let a minute pass: its lock runs out.{free}"
+    alive = [process for process in world.workers.values() if not process.gate.is_dead]
+    free = "" if alive else " Then start a worker."
+    if stray := next((p for p in alive if _strays(world, p)), None):
+        return (
+            f"{_strays(world, stray)} is locked for {stray.name}, which is alive and does not know: a call or its "
+            "reply was lost. Let a minute pass: the lock runs out."
+        )
+    if any(map(world.holder, world.waiting_orders())):
+        return f"An order is locked for a process that is dead. Let a minute pass: its lock runs out.{free}"
     return "An order is free, and no worker is alive. Start one."

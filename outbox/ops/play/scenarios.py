@@ -9,6 +9,10 @@ from outbox.ops.play.world import Act
 
 RANDOM = "random"
 """The scenario that plays by itself."""
+RANDOM_END = (
+    "The faults are over, and nothing is on its way: nails and parcels are as the distinct orders ask for. Copies of a "
+    "parcel have left as well; each has the id of the first, by which its reader drops it."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Scenario:
 
 SEND = Act("send")
 TIME = Act("time")
+SWEEP = Act("sweep")
 
 
 def _to(step: Step, worker: int = 1) -> Act:
@@ -83,7 +88,7 @@ SCENARIOS: dict[str, Scenario] = {
         ),
     ),
     "crash": Scenario(
-        "Crash after the commit",
+        "Crash after commit",
         "Killed after the commit",
         "The worst moment for a crash: the stock has changed, and the parcel has not left.",
         (
@@ -124,8 +129,8 @@ SCENARIOS: dict[str, Scenario] = {
         ),
     ),
     "lost-reply": Scenario(
-        "Lost reply to a commit",
-        "The reply to the commit is lost",
+        "Lost at the commit",
+        "The reply to the commit is lost, then the call",
         "A worker writes to the store, and the connection breaks. Was it written? To write again could apply the "
         "order twice, to give up could apply it never.",
         (
@@ -144,14 +149,37 @@ SCENARIOS: dict[str, Scenario] = {
             Scene(
                 "Read the record",
                 (_go(),),
-                "The record is there, and it is this attempt's own: the commit was written. Without a record the "
-                "worker would write its batch again; should the first arrive late, only one can create the record.",
+                "The record is there, and it is this attempt's own: the commit was written. Were it another worker's, "
+                "this one would follow it all the same: o1 is applied, and the record has its parcel.",
             ),
             Scene("Push and settle", (_finish(),), "97 nails, one parcel. The lost reply cost one read."),
+            Scene(
+                "Send o2, go on to the commit",
+                (SEND, _to("commit")),
+                "The other half: this time the call itself is lost, and the store never sees it.",
+            ),
+            Scene(
+                "Lose the call",
+                (Act("lose-call", worker=1),),
+                "Worker 1 got the same error as before. But nothing was written: still 97 nails, and no record of o2.",
+            ),
+            Scene(
+                "Read the record",
+                (_go(),),
+                "No record, so o2 was not applied. The worker does not write its old batch again: it loads the state "
+                "and runs the handler again. Should the old batch arrive late, one of the two finds the record there "
+                "and writes nothing.",
+            ),
+            Scene(
+                "Go on, up to the commit",
+                (_to("commit"),),
+                "The handler has run a second time, on a copy of the 97 nails. Nothing is left of the first run.",
+            ),
+            Scene("Commit, push and settle", (_finish(),), "94 nails, two parcels: one for each order."),
         ),
     ),
     "lost-push": Scenario(
-        "Lost reply to a push",
+        "Lost at the push",
         "The reply to a push is lost",
         "The parcel was sent, and its reply is lost. A queue cannot be asked what it has got, so the worker must send "
         "the parcel again.",
@@ -213,11 +241,42 @@ SCENARIOS: dict[str, Scenario] = {
             ),
         ),
     ),
+    "sweep": Scenario(
+        "No redelivery",
+        "Nobody receives it again",
+        "After a crash the redelivered message finishes what was begun. What if nobody receives it: the queue is "
+        "paused, or the message is gone? Then the store alone must do.",
+        (
+            Scene(
+                "Send o1, kill worker 1 after the commit",
+                (SEND, _to("commit"), Act("kill-after", worker=1)),
+                "97 nails are stored, and the record of o1 has the parcel, not sent yet. Nobody starts a worker.",
+            ),
+            Scene(
+                "Let the sweeper look",
+                (SWEEP,),
+                "It reads the records without a mark, as each worker does every half minute. "
+                "This one is younger than a minute, so it lets it be: its worker might still be at work.",
+            ),
+            Scene("Let a minute pass", (TIME,), "o1 is free again, and still nobody receives it."),
+            Scene(
+                "Sweep again",
+                (SWEEP,),
+                "The parcel has left, under the id stored with it, and the record is marked. No message was needed: "
+                "what was committed is in the store until it is sent.",
+            ),
+            Scene(
+                "Start a worker and let it receive o1",
+                (_start(), _finish()),
+                "It found o1 on record with nothing left to send, and settled it: 97 nails, one parcel.",
+            ),
+        ),
+    ),
     RANDOM: Scenario(
         "200 faults",
-        "200 faults at random",
-        "Two workers are killed, refused and left without replies 200 times, orders are repeated and locks run out. "
-        "Then the faults end. Watch the verdict: it comes right whenever nothing is on its way.",
+        "At least 200 faults at random",
+        "Two workers are killed, refused and left without replies, orders are repeated and locks run out, 200 times or "
+        "a few more. Then the faults end. Watch the verdict: it comes right whenever nothing is on its way.",
         (),
     ),
 }

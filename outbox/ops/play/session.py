@@ -15,7 +15,7 @@ from outbox.errors import Refused
 from outbox.ops.play.chance import FAULT_COUNT, ChancePlayer
 from outbox.ops.play.gate import Step
 from outbox.ops.play.look import View, look
-from outbox.ops.play.scenarios import RANDOM, SCENARIOS
+from outbox.ops.play.scenarios import RANDOM, RANDOM_END, SCENARIOS
 from outbox.ops.play.world import Act, Does, World
 
 RATE_MIN, RATE_MAX = 0.5, 100.0
@@ -47,11 +47,12 @@ class Guide:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """All that the page shows."""
+    """All that the page shows; `left` is a scenario that was given up for another play."""
 
     revision: int
     view: View
     guide: Guide | None
+    left: str
     scenarios: dict[str, str]
     is_auto: bool
     rate: float
@@ -66,6 +67,7 @@ class Session:
         self._base = 0
         """The revisions of the worlds before this one."""
         self._scenario = ""
+        self._left = ""
         self._index = 0
         self._auto: asyncio.Task[None] | None = None
         self._rate = 4.0
@@ -92,7 +94,7 @@ class Session:
 
     def show(self) -> Shown:
         """Everything to show now."""
-        return Shown(self.revision, look(self.world), self._guide(), NAMES, self._is_auto, self._rate)
+        return Shown(self.revision, look(self.world), self._guide(), self._left, NAMES, self._is_auto, self._rate)
 
     @property
     def _is_auto(self) -> bool:
@@ -103,14 +105,15 @@ class Session:
         if scenario is None:
             return None
         scenes, index = scenario.scenes, self._index
-        text = scenes[index - 1].text if index else scenario.intro
+        has_played = self._auto is not None and self._auto.done()
+        text = scenes[index - 1].text if index else RANDOM_END if has_played else scenario.intro
         label = scenes[index].label if index < len(scenes) else ""
         return Guide(self._scenario, scenario.title, index, len(scenes), text, label)
 
     # Moves
 
     async def make(self, move: Move) -> None:
-        """Make a move, one after the other; whoever acts by hand leaves the scenario.
+        """Make a move, one after the other; whoever acts by hand, or lets it play by itself, leaves the scenario.
 
         Raises:
             Refused: it cannot be made now.
@@ -128,6 +131,8 @@ class Session:
             raise Refused("the scenario is over; begin another one, or play on by hand")
         if move.do == "auto":
             self._play_by_chance(move.rate)
+            if self._scenario != RANDOM:
+                self._left, self._scenario = self._scenario or self._left, ""
             return
         await self._stop()
         match move.do:
@@ -144,8 +149,8 @@ class Session:
             case "next":
                 await self._next()
             case do:
+                self._left, self._scenario = self._scenario or self._left, ""  # first: it may be refused half-way
                 await self.world.act(Act(do, move.worker, move.id, move.step))
-                self._scenario = ""
 
     async def _next(self) -> None:
         for act in SCENARIOS[self._scenario].scenes[self._index].acts:
@@ -157,7 +162,7 @@ class Session:
         former, world = self.world, World()
         await world.__aenter__()
         self._base += former.revision + 1
-        self.world, self._scenario, self._index = world, scenario, 0
+        self.world, self._scenario, self._left, self._index = world, scenario, "", 0
         former.change()  # for whoever waits there
         await former.__aexit__(None, None, None)
         while self._index < index:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from outbox.errors import OutboxError
 from outbox.ops.play.gate import Call, Passed, Step
 from outbox.ports import Delivery, Lost
@@ -51,6 +53,8 @@ def said(worker: str, passed: Passed) -> str:
         case "refuse":
             whose = "queue" if call.step in QUEUES else "store"
             return f"The {whose} refused {what}, as a busy one does: nothing happened. {subject} tries again."
+        case "lose-call":
+            return f"The call of {what} is lost on its way: nothing of it happened. {subject} cannot know."
         case "kill-after":
             return f"{subject} was killed after {what}. {_effect(passed)} Nobody alive knows."
         case "lose" if not is_error:
@@ -70,17 +74,16 @@ def _went(passed: Passed) -> str:
         case "load":
             return "read the state and ran the handler on a copy. Nothing is stored and nothing is sent yet."
         case "decide" if call.doubts and result is not None:
-            return f"found the record of {call.id}: the commit was written. It goes on and does not run again."
+            return f"found the record of {call.id}: it was applied. It goes on from there and does not run again."
         case "decide" if result is not None:
             return f"found {call.id} on record: it was applied before, so the handler does not run again."
         case "decide":
-            return f"found no record of {call.id}: it was not applied yet."
+            again = ", so it runs again" if call.doubts else ""
+            return f"found no record of {call.id}: it was not applied yet{again}."
         case "commit" if isinstance(result, Lost):
             return f"lost its commit: {_why_lost(call, result)}. Nothing of its batch was written."
         case "commit":
             return f"wrote one batch: {call.pieces} nails, and the record of {call.id} with its parcel."
-        case "push" if not call.id:
-            return "swept the store: it sent again what unmarked records still hold, under the stored ids."
         case "push":
             return f"sent the parcel of {call.id}."
     return f"settled {call.id}: it is gone from the queue."
@@ -90,16 +93,25 @@ def _received(result: object) -> str:
     if not isinstance(result, list) or not result:
         return "found no free order."
     delivery: Delivery = result[0]
-    again = f", for the {_ordinal(1 + delivery.delivery_count)} time" if delivery.delivery_count else ""
+    again = f", in delivery {1 + delivery.delivery_count}" if delivery.delivery_count else ""
     return f"received {delivery.message.identity}{again}. It has the lock for a minute."
 
 
-def _ordinal(n: int) -> str:
-    return f"{n}{'th' if n // 10 % 10 == 1 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
-
-
 def _why_lost(call: Call, lost: Lost) -> str:
+    """The condition of a batch that failed: of the record, of the state, or of a mark."""
+    if lost.operation > 1:
+        return "a mark that goes along has been written already, so it writes the batch without that"
     return f"{call.id} is on record already" if lost.operation == 0 else f"the ETag is not {call.etag} any more"
+
+
+def swept(done: Sequence[str], left: Sequence[str]) -> str:
+    """The end of a sweep: the orders whose parcels it sent and marked, and those whose records it left."""
+    does = (
+        (done, "sent what the unmarked record holds, under the stored ids, and marked the record"),
+        (left, "let be what is younger than a minute, because a worker may still be at it"),
+    )
+    found = [f"{text} ({', '.join(ids)})" for ids, text in does if ids]
+    return f"The sweeper {' and '.join(found) or 'found no unmarked record'}."
 
 
 def _effect(passed: Passed) -> str:

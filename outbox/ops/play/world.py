@@ -6,7 +6,7 @@ before its ports (see `gate`).  A killed one is a process that died: no later ca
 remembered is gone, and its locks stay until they run out.  Store and queues outlive every worker.
 
 Time stands still but for `time`, which lets a lock's duration pass at once while every worker stands still, so no lock
-is renewed.  `act` returns when each worker waits at its gate again.
+is renewed.  The sweeper acts at `sweep` only.  `act` returns when each worker waits at its gate again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ from outbox.lineage import inbox_key
 from outbox.name_checks import every_handler, kept_states, known_state_id
 from outbox.ops.play.gate import DECISIONS, Call, Decision, Gate, GatedBackend, Passed, Step
 from outbox.ops.play.shop import ARTICLE, Order, Stock, shop
-from outbox.ops.play.words import said
+from outbox.ops.play.words import said, swept
 from outbox.ports import Create
 from outbox.runtime.commit.handler_threads import HandlerThreads
+from outbox.runtime.commit.sweeper import sweep
+from outbox.runtime.scopes import protocol_without_app
+from outbox.runtime.start.plan import compile_app
 from outbox.stored import Record, StateItem, record_key, state_key
 from outbox.testing.clock import START_S, VirtualClock
 from outbox.verify.faults import SimulatedCrash
@@ -42,8 +45,9 @@ from outbox.worker import Worker
 ORDER_COUNT_MAX = 30
 WAITING_COUNT_MAX = 12
 """How many orders may wait in the queue, copies included."""
+FULL_QUEUE = f"{WAITING_COUNT_MAX} orders wait in the queue; let the workers handle some first"
 WORKER_COUNT_MAX = 3
-HISTORY_COUNT_MAX = 400
+HISTORY_COUNT_MAX = 80
 PARCEL_COUNT_MAX = 200
 """The number of parcels, copies included, from which a world takes no more faults."""
 CALM = frozenset(("go", "finish", "until", "all", "start"))
@@ -56,7 +60,7 @@ GO_COUNT_MAX = 60
 """The most calls that one action lets through for a worker."""
 ROUND_COUNT_MAX = 400
 
-Does = Literal["send", "duplicate", "start", "time", "all", "finish", "until"] | Decision
+Does = Literal["send", "duplicate", "start", "time", "sweep", "all", "finish", "until"] | Decision
 
 
 class Act(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,6 +121,9 @@ class World:
         self._buried: set[asyncio.Task[None]] = set()
         self._holders: dict[int, Process] = {}
         """Whose each lock is."""
+        self._order_of: dict[str, str] = {}
+        """The orders by the ids of their records."""
+        self._marked = set[str]()
 
     async def __aenter__(self) -> Self:
         await self._client.declare()
@@ -160,9 +167,8 @@ class World:
     def records(self) -> dict[str, Record]:
         """The records in the store, by their orders."""
         found = {}
-        for id in self.orders:
-            key = record_key(self.state_id, inbox_key(self._prefix, ARTICLE, id))
-            document = self.engine.documents.read(f"p/{key.partition}", key.id)
+        for key, id in self._order_of.items():
+            document = self.engine.documents.read(f"p/{self.state_id}", key)
             if document is not None:
                 found[id] = msgspec.json.decode(document.value, type=Record)
         return found
@@ -183,6 +189,13 @@ class World:
             gate.waiting is not None and gate.waiting.step == "receive" for gate in alive
         )
 
+    @property
+    def why_no_order(self) -> str:
+        """Why no further order can be sent; empty: one can."""
+        if len(self.orders) >= ORDER_COUNT_MAX:
+            return f"{ORDER_COUNT_MAX} orders were sent, as many as there can be; begin again"
+        return FULL_QUEUE if len(self.waiting_orders()) >= WAITING_COUNT_MAX else ""
+
     # What the player does
 
     async def act(self, act: Act) -> None:
@@ -202,6 +215,8 @@ class World:
                 await self._start(act.worker)
             case "time":
                 self._pass_time()
+            case "sweep":
+                await self._sweep()
             case "all":
                 await self._finish_all()
             case "finish":
@@ -213,8 +228,8 @@ class World:
         await self._wait_still()
 
     async def _send_next(self) -> None:
-        if len(self.orders) >= ORDER_COUNT_MAX:
-            raise Refused(f"{ORDER_COUNT_MAX} orders were sent, which is all the nails; begin again")
+        if self.why_no_order:
+            raise Refused(self.why_no_order)
         id = f"o{len(self.orders) + 1}"
         await self._send(id, self.clock.seconds)
         self.say(f"Order {id} was sent: {PIECES} {ARTICLE}.", "player")
@@ -229,8 +244,9 @@ class World:
 
     async def _send(self, id: str, created_s: float) -> None:
         if len(self.waiting_orders()) >= WAITING_COUNT_MAX:
-            raise Refused(f"{WAITING_COUNT_MAX} orders wait in the queue; let the workers handle some first")
+            raise Refused(FULL_QUEUE)
         self.orders[id] = created_s
+        self._order_of[record_key(self.state_id, inbox_key(self._prefix, ARTICLE, id)).id] = id
         await self._client.send("orders", Order(ARTICLE, PIECES), id=id, created=created_s)
 
     async def _start(self, number: int) -> None:
@@ -240,7 +256,7 @@ class World:
         former = self.workers.get(number)
         if former is not None and not former.gate.is_dead:
             raise Refused(f"{former.name} is alive; kill it before you start it again")
-        gate = Gate(changed=self.change, passed=lambda passed: self._note(process, passed))
+        gate = Gate(changed=self._say_marked, passed=lambda passed: self._note(process, passed))
         backend = GatedBackend(self._ports, gate)
         process = Process(number, gate, Worker(self.app, backend, concurrency=1, drain_s=0, threads=self._threads))
         await process.worker.__aenter__()
@@ -258,11 +274,17 @@ class World:
             self.say("A minute passed. No lock ran out, because there was none.", "player")
         for task in lapsed:
             self.fault_count += 1
-            whose = before[task.sequence]
-            text = (
-                f"A minute passed: the lock of {whose.name if whose else 'nobody'} on {task.message.identity} ran out."
-            )
-            self.say(f"{text} The order is free to be delivered again.", "fault")
+            lock = f"the lock of {whose.name if (whose := before[task.sequence]) else 'nobody'}"
+            self.say(f"A minute passed: {lock} on {task.message.identity} ran out. The order is free again.", "fault")
+
+    async def _sweep(self) -> None:
+        """Sweep once, as each worker does every half minute, and a timer on Functions."""
+        due = [id for id, record in self.records().items() if record.pending]
+        protocol, _ = protocol_without_app(self._ports, compile_app(self.app))
+        await sweep(protocol, self._ports.store, now_ms=self.engine.now_ms)
+        left = [id for id, record in self.records().items() if record.pending]
+        self.say(swept([id for id in due if id not in left], left), "player")
+        self._marked |= set(due) - set(left)
 
     def _alive(self, number: int) -> Process:
         process = self.workers.get(number)
@@ -318,8 +340,17 @@ class World:
         is_fault = passed.decision != "go"
         self.fault_count += is_fault
         self.say(said(process.name, passed), "fault" if is_fault else "go")
+        self._say_marked()
         if process.gate.is_dead:
             self._bury(process)
+
+    def _say_marked(self) -> None:
+        """Say which records were marked, by a write beside the attempts or by one that rode in a batch."""
+        marked = {id for id, record in self.records().items() if not record.pending} - self._marked
+        self._marked |= marked
+        if marked:
+            self.say(f"Marked as sent, in the record: {', '.join(sorted(marked))}.", "go")
+        self.change()
 
     def say(self, text: str, kind: Literal["go", "fault", "player"]) -> None:
         self.line_count += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -39,7 +40,8 @@ def go(worker: int = 1) -> Act:
 
 SENT_TWICE = {("push", "lose"), ("push", "kill-after"), ("settle", "kill-before")}
 """The faults after which nobody knows that the parcel has left: it leaves again, under the same id."""
-SEND, ALL, TIME = Act("send"), Act("all"), Act("time")
+SEND, ALL, TIME, SWEEP = Act("send"), Act("all"), Act("time"), Act("sweep")
+MARKED = "Marked as sent, in the record: o1."
 
 
 async def test_an_order_goes_through_the_steps_one_call_at_a_time(world: World) -> None:
@@ -55,7 +57,7 @@ async def test_before_the_commit_nothing_is_stored_and_after_it_all_is(world: Wo
     before = await play(world, SEND, until("commit"))
     assert (before.stock, before.etag, before.records, before.parcels) == (100, 1, (), ())
     after = await play(world, go())
-    assert (after.stock, after.etag, after.records[0].holds_parcel, after.parcels) == (97, 2, True, ())
+    assert (after.stock, after.etag, after.records[0].parcel, after.parcels) == (97, 2, "unsent", ())
 
 
 @pytest.mark.parametrize("step", [step for step in STEPS if step != "decide"])
@@ -74,12 +76,57 @@ async def test_a_lost_reply_to_a_commit_is_resolved_by_its_record(world: World) 
     view = await play(world, SEND, until("commit"), Act("lose", worker=1))
     assert view.stock == 97 and "to find out" in view.workers[0].about
     view = await play(world, go())
-    assert view.workers[0].step == "push" and "the commit was written" in view.history[-1].text
+    assert view.workers[0].step == "push" and "it was applied" in view.history[-1].text
+
+
+async def test_a_lost_call_of_a_commit_makes_the_handler_run_again(world: World) -> None:
+    view = await play(world, SEND, until("commit"), Act("lose-call", worker=1))
+    assert (view.stock, view.records, view.workers[0].step) == (100, (), "decide")
+    assert view.workers[0].looks_late and "commit" not in view.workers[0].seen
+    view = await play(world, go())
+    assert "so it runs again" in view.history[-1].text and view.workers[0].step == "load"
+    view = await play(world, go())
+    assert (view.workers[0].step, view.workers[0].looks_late) == ("commit", False)
+    assert (await play(world, ALL)).verdict.is_equal
+
+
+@pytest.mark.parametrize(("step", "parcel_count"), [("push", 0), ("settle", 1)])
+async def test_a_lost_call_has_no_effect(world: World, step: Step, parcel_count: int) -> None:
+    view = await play(world, SEND, until(step), Act("lose-call", worker=1))
+    assert (len(view.parcels), len(view.orders)) == (parcel_count, 1)
+    view = await play(world, ALL)
+    assert (view.verdict.parcels, view.verdict.copies, view.verdict.is_equal) == (1, 0, True)
+
+
+async def test_a_worker_that_does_not_know_of_its_lock_is_not_called_dead(world: World) -> None:
+    view = await play(world, SEND, Act("lose", worker=1))
+    assert (view.orders[0].holder, view.orders[0].lock) == ("worker 1", "stray")
+    assert "worker 1, which is alive" in view.hint and "dead" not in view.hint
+    assert view.workers[0].warning == "It has a lock on o1, and does not know."
+    view = await play(world, TIME)
+    assert (view.orders[0].lock, view.hint, view.workers[0].warning) == ("", "", "")
+
+
+async def test_a_worker_whose_lock_ran_out_does_not_know(world: World) -> None:
+    view = await play(world, SEND, until("commit"))
+    assert (view.workers[0].warning, view.orders[0].lock) == ("", "held")
+    view = await play(world, TIME)
+    assert view.workers[0].warning == "Its lock on o1 ran out; it does not know."
+    view = await play(world, Act("start", worker=2), until("commit", 2))
+    assert (view.workers[0].warning != "", view.workers[1].warning, view.orders[0].lock) == (True, "", "held")
+
+
+@pytest.mark.parametrize("decision", ["kill-before", "kill-after"])
+async def test_a_killed_worker_shows_where_it_died(world: World, decision: Any) -> None:
+    view = await play(world, SEND, until("commit"), Act(decision, worker=1))
+    worker = view.workers[0]
+    assert worker.died == "commit" and f"Killed {decision[5:]} the commit." in worker.about
+    assert (await play(world, Act("start", worker=1))).workers[0].died == ""
 
 
 async def test_a_worker_that_is_killed_keeps_its_lock_until_that_runs_out(world: World) -> None:
     view = await play(world, SEND, until("push"), Act("kill-before", worker=1))
-    assert (view.orders[0].holder, view.orders[0].is_holder_alive) == ("worker 1", False)
+    assert (view.orders[0].holder, view.orders[0].lock) == ("worker 1", "dead")
     assert "Let a minute pass" in view.hint
     view = await play(world, Act("start", worker=1))
     assert not view.workers[0].choices, "the new process cannot receive what the dead one has locked"
@@ -103,15 +150,41 @@ async def test_a_changed_etag_makes_a_commit_lose_and_the_handler_run_again(worl
     assert (view.verdict.stock, view.verdict.is_equal) == (94, True)
 
 
-async def test_what_a_sweep_sends_again_is_said(world: World) -> None:
+async def test_a_sweep_sends_what_was_committed_without_a_redelivery(world: World) -> None:
+    await play(world, SEND, until("commit"), Act("kill-after", worker=1))
+    view = await play(world, SWEEP)
+    assert "younger than a minute" in view.history[-1].text and view.parcels == ()
+    view = await play(world, TIME, SWEEP)
+    assert "sent what the unmarked record holds" in view.history[-1].text
+    assert (view.records[0].parcel, len(view.parcels), view.orders[0].id) == ("marked", 1, "o1")
+    view = await play(world, SWEEP, ALL)
+    assert (view.verdict.copies, view.verdict.is_equal) == (0, True)
+    said = [line.text for line in view.history]
+    assert "The sweeper found no unmarked record." in said and MARKED not in said, "the sweep's own line says so"
+
+
+async def test_a_sweep_sends_again_what_was_sent_and_not_marked(world: World) -> None:
     view = await play(world, SEND, until("settle"), Act("kill-after", worker=1), Act("start", worker=1), TIME)
-    assert view.verdict.is_quiet and view.records[0].holds_parcel, "the mark died with the worker"
-    recovery = world.workers[1].worker._recovery
-    assert recovery is not None
-    await recovery.sweep()
-    view = look(world)
-    assert (view.verdict.copies, view.verdict.is_equal) == (1, True)
-    assert "swept the store" in view.history[-1].text
+    assert view.verdict.is_quiet and view.records[0].parcel == "sent", "the mark died with the worker"
+    view = await play(world, SWEEP)
+    assert (view.verdict.copies, view.verdict.is_equal, view.records[0].parcel) == (1, True, "marked")
+
+
+async def test_no_worker_sweeps_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.runtime.shell.SWEEP_EVERY_S", 0.001)
+    before = await play(world, SEND, until("commit"), Act("kill-after", worker=1), TIME, Act("start", worker=2))
+    await asyncio.sleep(0.1)
+    assert look(world) == before and before.parcels == ()
+
+
+async def test_a_mark_is_said_in_one_line(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = await play(world, SEND, ALL)
+    assert view.records[0].parcel == "sent"
+    while look(world).records[0].parcel == "sent":
+        await world.wait_change(world.revision, within_s=10)
+    assert [line.text for line in look(world).history if "o1" in line.text and "arked" in line.text] == [MARKED]
+    await play(world, TIME, SWEEP, ALL)
+    assert [line.text for line in look(world).history].count(MARKED) == 1
 
 
 async def test_a_world_full_of_parcels_takes_no_more_faults(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +220,7 @@ async def test_what_cannot_be_done_is_refused_with_its_cure(world: World, act: A
 
 
 async def test_orders_and_copies_have_limits(world: World) -> None:
-    await play(world, *[SEND] * WAITING_COUNT_MAX)
+    assert "orders wait" in (await play(world, *[SEND] * WAITING_COUNT_MAX)).why_no_order
     for act in (SEND, Act("duplicate")):
         with pytest.raises(Refused, match="let the workers handle some"):
             await world.act(act)
@@ -158,6 +231,8 @@ async def test_orders_and_copies_have_limits(world: World) -> None:
         await play(world, SEND, ALL)
     with pytest.raises(Refused, match="begin again"):
         await world.act(SEND)
+    view = look(world)
+    assert "30 orders were sent" in view.why_no_order and view.why_no_order in view.hint
     assert judge(world).is_equal
 
 
