@@ -22,7 +22,7 @@ const BOXES = {
 };
 let shown = null;
 let chosen = 1;
-let isResting = false; // a guided step is under way, or its text has just changed
+let isResting = false; // a guided step, or one back, is under way, or its text has just changed
 let lastLine = 0;
 let rate = 4;
 
@@ -90,7 +90,7 @@ function showGuide({ guide, left, scenarios, is_auto, rate: used }) {
       body.push(node("div", { class: "row" },
         guide.next_label ? button("next", guide.next_label, { do: "next" }, { kind: "first", letter: "N", rests: true })
           : node("strong", {}, "The end. Play on by hand, or take another scenario."),
-        guide.index ? button("back", "Back", { do: "back" }) : null, dots));
+        guide.index ? button("back", "Back", { do: "back" }, { rests: true }) : null, dots));
     }
   } else if (left) {
     body.push(node("div", { class: "row" },
@@ -211,7 +211,7 @@ function showStore(view, before, isAuto) {
 
 function showParcels(view) {
   const items = view.parcels.map((parcel) => node("li", { class: parcel.is_copy ? "copy" : "", title: parcel.id },
-    node("b", {}, `parcel of ${parcel.order}`), node("code", {}, `id ${parcel.id.slice(0, 6)}…-${parcel.id.split("-").at(-1)}`),
+    node("b", {}, `parcel of ${parcel.order}`), node("code", {}, `id ${parcel.id.slice(0, 4)}…-${parcel.id.split("-").at(-1)}`),
     parcel.is_copy ? node("span", { class: "tag" }, "copy") : null)).reverse();
   fill(at("parcels-body"), items.length ? node("ul", { class: "rows", tabindex: "0", "aria-label": "Parcels" }, ...items) : node("p", { class: "empty" }, "No parcel was sent yet."));
 }
