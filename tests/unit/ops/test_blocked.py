@@ -14,8 +14,8 @@ from outbox.errors import Refused, UnknownDestination
 from outbox.message import Message
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.cli.parser import main
-from outbox.ops.dead_letters.blocked import GONE, every_blocked, unblock
-from outbox.ops.values.dead_letters import BlockedPage, ListBlocked, ListDeadLetters
+from outbox.ops.dead_letters.blocked import GONE, every_blocked, page_of, unblock
+from outbox.ops.values.dead_letters import BlockedKey, BlockedPage, ListBlocked, ListDeadLetters
 from outbox.ops.values.messages import Peek
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import ReadStatus
@@ -64,7 +64,7 @@ def bury(engine: Engine, queue: str, *keys: str) -> None:
         queue, [Message(body=b"1", outbox_id=f"{key}-{n}", session_id=key) for n, key in enumerate(keys)]
     )
     for task in list(engine.broker.queue(queue).tasks.values()):
-        engine.state._dead_letter(engine.broker.queue(queue), task, "no", "text", stops_session=True)
+        engine.state._dead_letter(engine.broker.queue(queue), task, "no", "text\nstack", stops_session=True)
 
 
 async def test_pages_of_all_queues_begin_each_queue_at_its_first_key(engine: Engine) -> None:
@@ -86,7 +86,17 @@ async def test_a_key_is_blocked_by_the_first_of_its_dead_letters(engine: Engine)
     admin = EngineAdmin(engine)
     [key] = await every_blocked(admin)
     [waits] = (await admin.ask(Peek("a"))).messages
-    assert (key.id, key.waiting, "'k-0'" in waits.why) == ("k-0", 1, True)
+    assert (key.id, key.waiting, key.why, "'k-0'" in waits.why) == ("k-0", 1, "text", True)
+    assert engine.broker.take_blocked(engine.broker.queue("a"), 1) and await every_blocked(admin) == [key]  # in hand
+
+
+def test_pages_of_a_store_have_every_key_once() -> None:
+    keys = [BlockedKey(queue="q", key=key, id="", since=0.0, waiting=0, is_there=False) for key in "dbace"]
+    first = page_of(keys, ListBlocked(count=2))
+    second = page_of(keys, ListBlocked("", first.more, 2))
+    third = page_of(keys, ListBlocked("", second.more, 2))
+    found = [each.key for page in (first, second, third) for each in page.keys]
+    assert ("".join(found), third.more) == ("abcde", "")
 
 
 async def test_all_pages_are_of_the_queue_that_was_asked_for() -> None:

@@ -338,6 +338,7 @@ def test_a_refusal_is_one_line_with_the_cure_and_exit_code_1(cli: Cli, arguments
         ["dead-letters"],
         ["dead-letters", "discard", "q"],
         ["dead-letters", "discard", "q", "x", "--all"],
+        ["dead-letters", "discard", "q", "--all", "--sequence", "1"],
         ["dead-letters", "show", "q"],
         ["run", "bank"],
         ["run", ":app"],

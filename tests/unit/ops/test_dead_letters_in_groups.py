@@ -23,7 +23,7 @@ from outbox.ops.admins import engine as engine_admin
 from outbox.ops.cli.parser import make_parser
 from outbox.ops.dead_letters import command
 from outbox.ops.dead_letters import groups as dead_letters
-from outbox.ops.dead_letters.command import groups_text
+from outbox.ops.dead_letters.command import dead_letters_text, groups_text
 from outbox.ops.dead_letters.groups import error_of, found_in, grouped, queues_with_dead_letters, raised_at
 from outbox.ops.dead_letters.views import TypeNames, matches, view_of
 from outbox.ops.values.dead_letters import (
@@ -104,7 +104,7 @@ async def ids(admin: Admin, *queues: str, **where: Any) -> list[str]:
 
 async def test_a_filter_means_those_that_fit_all_of_it(admin: Admin) -> None:
     assert await queues_with_dead_letters(admin) == ["orders", "refunds"]
-    assert len(await ids(admin, "orders", "refunds")) == 7
+    assert len(await ids(admin, "refunds", "orders")) == 7  # of each queue from its first
     assert await ids(admin, reason="failed") == ["orders-0", "orders-1", "orders-2", "orders-4"]
     assert await ids(admin, reason="failed", text="no answer") == ["orders-0", "orders-1", "orders-2"]
     assert await ids(admin, text='"how":"zero"') == ["orders-4"]  # in the body
@@ -170,6 +170,8 @@ def test_each_condition_of_a_filter_is_asked_of_its_own_field(where: dict[str, A
 def test_without_a_type_a_message_is_of_the_only_one() -> None:
     one, two = TypeNames({"a": frozenset({"T"})}), TypeNames({"a": frozenset({"T"}), "b": frozenset({"U"})})
     assert (one.only, two.only, TypeNames({}).only) == ("T", "", "")
+    bare = dead(message=msgspec.structs.replace(dead().message, type=""))
+    assert matches(bare, DeadLetterFilter(type="T"), one) and not matches(bare, DeadLetterFilter(type="T"), two)
 
 
 async def test_each_option_is_a_condition_of_its_own() -> None:
@@ -234,7 +236,7 @@ async def test_the_first_that_was_left_says_why() -> None:
 
 
 async def test_a_copy_that_is_refused_is_left_and_one_that_went_along_is_not() -> None:
-    errors = iter([None, LookupError("m has no dead letter 8"), Refused("m was too old")])
+    errors = iter([None, LookupError("m has no dead letter 8"), Refused("m was too old"), LookupError("n is gone")])
 
     class Moving:
         async def ask(self, asked: Any) -> Any:
@@ -244,9 +246,9 @@ async def test_a_copy_that_is_refused_is_left_and_one_that_went_along_is_not() -
                 raise error
             return Moved(2)
 
-    letters = [view_of("m", dead(sequence=number), "") for number in (7, 8, 9)]
+    letters = [view_of(id, dead(sequence=number), "") for id, number in (("m", 7), ("m", 8), ("m", 9), ("n", 10))]
     moved = await dead_letters.resubmit_all(cast(Any, Moving()), letters, a_second=None)
-    assert (moved.count, moved.left, moved.why) == (2, 1, "m was too old")
+    assert (moved.count, moved.left, moved.why) == (2, 2, "m was too old")
 
 
 async def test_dead_letters_of_several_queues_are_discarded_in_their_own() -> None:
@@ -282,6 +284,14 @@ async def test_more_than_a_batch_are_found_known_and_discarded_in_several(
     for some, a_second in ((found[:3], 1_000.0), (found[2:], None)):  # one of them is gone by then
         await dead_letters.discard_all(noting, some, a_second=a_second)
     assert sizes == [2, 1, 2, 1, 2] and await ids(admin, "orders", "refunds") == []
+
+
+def test_a_group_is_from_its_first_to_its_last_and_a_number_tells_only_one_ids_letters_apart() -> None:
+    messages = [msgspec.structs.replace(dead().message, created_ms=at_ms) for at_ms in (2_000, 1_000, 3_000, 2_000)]
+    [group] = grouped(alike := [view_of("m", dead(message=each), "") for each in messages])
+    assert (group.first, group.last) == (1.0, 3.0)
+    apart = [msgspec.structs.replace(alike[0], queue=queue) for queue in "ab"]
+    assert "number" not in dead_letters_text("", apart, named=True) and "number" in dead_letters_text("q", alike)
 
 
 async def test_what_went_wrong_alike_is_one_group(admin: Admin) -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from outbox import App, Client, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
+from outbox.engine.entities import QueueSettings, Settlement
 from outbox.message import Message
+from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.cli.parser import make_parser
 from outbox.ops.dead_letters import groups as dead_letters
 from outbox.ops.dead_letters.blocked import every_blocked, unblock
@@ -171,11 +173,26 @@ async def test_what_is_shown_is_what_is_resubmitted_and_its_cure_names_it(site: 
     assert "--sequence" not in (await site.admin.ask(ShowDeadLetter("orders", "x1"))).cure
 
 
+async def test_of_all_those_without_an_id_none_is_a_copy_and_what_is_refused_is_left(engine: Engine) -> None:
+    engine.declare(QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"1") for _ in range(3)])
+    for reason, claim in zip(("no", "no", "too-old"), engine.broker.claim("q", 3), strict=True):
+        engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason=reason)
+    moved = await EngineAdmin(engine).ask(Resubmit("q", None))
+    assert (moved.count, moved.in_hand) == (2, 1)
+
+
 async def test_every_place_of_an_id_has_a_cure_that_means_it(site: Site) -> None:
     await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
     for found in await site.admin.ask(Find("x1", "orders")):
         assert found.dead_letter is not None
         assert f"--sequence {found.dead_letter.sequence} orders x1" in found.dead_letter.cure
+
+
+async def test_a_discard_of_an_id_takes_all_its_dead_letters(site: Site) -> None:
+    await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
+    assert (await site.admin.ask(Discard("orders", "x1"))).count == 2
+    assert await site.admin.ask(ListDeadLetters("orders")) == []
 
 
 async def test_one_that_is_gone_is_named_by_its_number(site: Site) -> None:

@@ -24,6 +24,7 @@ from outbox.message import Message
 from outbox.ops.cli.parser import main
 from outbox.ops.messages import doctor
 from outbox.ops.messages.doctor import examine, of_folder, of_pending, of_pipelines, of_signs, of_status, versions
+from outbox.ops.shared import on_engine
 from outbox.ops.values.messages import ListPending, PendingOutput, PendingView
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import Handled, LargeState, QueueStatus, Signs, Status, WorkerSign
@@ -64,10 +65,11 @@ def test_counts_say_what_is_wrong(counts: dict[str, Any], hosted: bool, expected
 
 def test_a_stream_that_is_damaged_and_a_processor_that_fails_are_errors() -> None:
     processors = [ProcessorView(name, 1, "handling", count, 0, {}) for name, count in (("p", 2), ("q", 1), ("r", 0))]
+    processors.append(ProcessorView("s", 0, "", 0, 0, {}, "its register is no register"))
     streams = Streams([StreamView("log", "", [], "a cell is gone")], processors)
     found = list(of_status(Status({}, 0, None, streams), hosted=True))
-    assert wrong(found) == [("error", "log"), ("error", "p"), ("error", "q")]
-    assert "2 times" in found[1].what and "1 time " in found[2].what
+    assert wrong(found) == [("error", name) for name in ("log", "s", "p", "q")]
+    assert "2 times" in found[2].what and "1 time " in found[3].what
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,8 @@ def test_a_host_that_puts_messages_back_for_a_newer_build_is_named(newer_s: Any,
     assert wrong(of_status(status(handled=handled), hosted=True)) == expected
 
 
-async def test_a_large_state_is_named_with_its_size(bank: Any, admin: Admin) -> None:
+async def test_a_large_state_is_named_with_its_size(bank: Any, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_engine, "SLICE_COUNT", 1)
     for key, size in (("small", 64 << 10), ("large", (64 << 10) + 1), ("larger", 80 << 10)):
         write = DocWrite(STATES, f"Account:{key}", b"x" * size, 0)
         assert bank.engine.documents.modify(Modify(documents=[write])) is not None

@@ -73,6 +73,8 @@ async def test_what_has_not_left_is_listed_and_leaves_by_hand(form: str) -> None
         assert (failed.finished, failed.left) == (0, 1)
         assert "told: 1 not sent" in failed.troubles[0] and "nothing comes back" in failed.troubles[0]
         at.bus.is_mute = False
+        views = [each for each in await pending_in(at.ports()) if each.tx == view.tx]
+        assert [each.why.partition(": ")[0] for each in views] == ["committed 61.0 s ago"]
         done = await finish(store_site(at.ports()), Finish(None))
         assert done.left == 0 and done.troubles == []
         assert at.engine.broker.queue("told").counts()["active"] == 1
@@ -104,6 +106,13 @@ async def test_other_forms_say_what_they_are(at: Site, key: DocumentKey, item: A
     await at.store.write([Create(key, stored.encode(item), tag=Tag("x"))])
     [view] = await pending_in(at.ports())
     assert (view.tx, words in view.why, view.document) == ("tx1", True, f"{key.partition}/{key.id}"), view
+
+
+async def test_a_whole_name_is_no_beginning_of_another(at: Site) -> None:
+    for tx in ("tx1", "tx12"):
+        record = msgspec.structs.replace(PUSHES, tx=tx)
+        await at.store.write([Create(record_key("s", tx.encode()), stored.encode(record), tag=Tag("x"))])
+    assert await pending._full_tx(at.ports(), "tx1") == "tx1"
 
 
 async def test_what_is_not_ours_is_named_and_left_alone(at: Site) -> None:

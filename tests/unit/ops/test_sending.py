@@ -210,12 +210,12 @@ def test_of_lines_the_one_that_does_not_fit_is_named(
     shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines"
-    lines.write_bytes(b'{"id": "a", "pieces": 1}\n{"id": "b"}\n')
+    lines.write_bytes(b'{"id": "a", "pieces": 1}\n\n{"id": "b"}\n')
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(lines.open("rb")))
     arguments = ["send", "orders", "-", "--id-field", "id", "--app", "sendshop:app", "--data", str(shop)]
     assert main(arguments) == 1
     err = capsys.readouterr().err
-    assert "line 2: message b does not fit Order" in err and "1 message was sent before" in err
+    assert "line 3: message b does not fit Order" in err and "1 message was sent before" in err
     engine = Engine.open(shop)
     assert [(task.message.identity, task.message.session_id) for task in engine.broker.peek("orders", 0, 9)] == [
         ("a", "a")

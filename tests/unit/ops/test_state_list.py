@@ -16,6 +16,7 @@ from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
 from outbox.lineage import Key, state_id
 from outbox.ops.cli import main
+from outbox.ops.shared import on_engine
 from outbox.ops.states.store import list_states
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.states import ListStates, StateEntry
@@ -47,7 +48,7 @@ async def keys(admin: Admin, type: str = "", key: str = "", kind: Any = "text") 
 
 
 async def test_states_are_listed_by_type_with_version_and_size(stocked: Engine, admin: Admin) -> None:
-    page = await admin.ask(ListStates("Order"))
+    page = await admin.ask(ListStates("Order", count=1))
     assert (page.states, page.more) == ([StateEntry("Order", "ann", page.states[0].version, 7)], "")
     found = await admin.ask(ListStates("Stock", count=50))
     assert {each.key for each in found.states} == {*TEXTS, 4, 42, 7, str(ID), None}
@@ -77,7 +78,8 @@ async def test_a_beginning_of_a_key_is_of_its_kind(
     assert await keys(admin, "Stock", key, kind) == expected
 
 
-async def test_pages_have_every_state_once(stocked: Engine, admin: Admin) -> None:
+async def test_pages_have_every_state_once(stocked: Engine, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_engine, "SLICE_COUNT", 2)
     found, after = list[Any](), ""
     while True:
         page = await admin.ask(ListStates("Stock", after=after, count=3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -42,6 +43,21 @@ async def test_a_request_commits_state_outputs_and_reply() -> None:
         response = await world.request("POST", "/payments", json=PAY, key="k")
         assert response.status == 200 and response.headers == {"content-type": "application/json"}
         assert response.json()["balance"] == 5
+        assert await world.state(Purse, "a") == Purse(5, 1) and world.sent("paid") == [Paid("a", 5)]
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+async def test_what_a_commit_sends_that_is_cut_off_is_seen_once(
+    is_durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Harness(paying()) as world:
+        if not is_durable:
+            monkeypatch.setattr(world.engine.core, "flush", lambda: None)
+        asking = asyncio.create_task(world.request("POST", "/payments", json=PAY, key="k"))
+        while not world.engine.core._gate_waiters:  # noqa: ASYNC110  # the engine says so by nothing else
+            await asyncio.sleep(0)
+        await world.restart()
+        assert (await asking).status == 200
         assert await world.state(Purse, "a") == Purse(5, 1) and world.sent("paid") == [Paid("a", 5)]
 
 

@@ -203,6 +203,26 @@ async def test_a_handler_that_fails_is_tried_again_in_virtual_time_and_then_the_
             await world.advance(minutes=11)
 
 
+async def test_a_rest_after_a_failure_cuts_no_longer_stall_of_another_replica_short() -> None:
+    tried = list[float]()
+
+    def tries(state: Total, inputs: Inputs, step: Step) -> None:
+        tried.append(world.now())
+        raise RuntimeError("it cannot")
+
+    log, again = OrderedLog("in", ELSEWHERE, type=Number), Retries(9, (60.0,))
+    stream = Processor("trying", tries, state=Total, register=ELSEWHERE, inputs={"in": log}, retries=again)
+    async with Harness(streams=[stream], replicas=2) as world:
+        world.stall("trying", replica=1, s=600)
+        await world.log("in").append(Number(1), id="n1")
+        await world.wait_idle()
+        world.stall("trying", replica=0, s=6_000)
+        await world.advance(seconds=599)
+        assert len(tried) == 1
+        await world.advance(seconds=1)
+        assert len(tried) == 2
+
+
 app = App("shop")
 app.queue("orders")
 
