@@ -102,6 +102,16 @@ async def test_what_is_cancelled_before_it_is_due_has_no_effect(orders: Orders) 
         assert world.dead_letters("timeouts") == []
 
 
+async def test_of_cancellations_that_commit_together_each_lasts_until_its_message_is_due(orders: Orders) -> None:
+    async with Harness(orders.app) as world:
+        for days in (10, 8, 6, 4, 2):
+            await deliver(world, "orders", Order(f"o{days}", "start", days * DAY_S), id=f"{days}")
+        for days in (10, 8, 6, 4, 2):
+            await world.send("orders", Order(f"o{days}", "pay"), id=f"pay {days}")
+        await world.advance(days=11)
+        assert [await fired(world, f"o{days}") for days in (10, 8, 6, 4, 2)] == [0] * 5
+
+
 async def test_a_test_sees_what_was_scheduled_and_apart_what_was_cancelled(orders: Orders) -> None:
     async with Harness(orders.app) as world:
         await world.send("orders", Order("o", "start"), id="1")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from outbox import App, BlobRef, Context, Reject
+from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
 from tests.unit.messages import deliver, deliver_raw
@@ -57,6 +60,15 @@ async def test_a_body_a_byte_over_the_limit_goes_to_the_blob_store(text: str, is
     assert ("outbox-claim" in last.properties) is is_claimed and last.message == Job("b", text)
 
 
+@pytest.mark.parametrize("fault", ["refused", "lost"])
+@pytest.mark.parametrize("call", range(1, 8))
+async def test_a_body_that_cannot_be_read_now_is_read_later(fault: str, call: int) -> None:
+    seen = list[Job]()
+    async with Harness(running(lambda job, ctx: seen.append(job)), faults=Faults(**{fault: (call,)})) as world:
+        await ran(world, Job("a", "x" * 300_000))
+        assert world.dead_letters("q") == [] and seen[-1] == Job("a", "x" * 300_000)
+
+
 async def test_the_same_large_message_again_has_no_further_effect() -> None:
     async with Harness(running(lambda job, ctx: ctx.send("out", Job("b")))) as world:
         for _ in range(2):
@@ -71,6 +83,16 @@ async def test_a_claim_that_is_not_ours_is_not_read(claim: str) -> None:
     async with Harness(running(lambda job, ctx: ctx.send("out", job))) as world:
         await deliver_raw(world, "q", b"", properties={"outbox-id": "1", "outbox-type": "Job", "outbox-claim": claim})
         assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["undecodable"]
+
+
+async def test_a_body_that_was_changed_is_not_handled() -> None:
+    seen = list[Job]()
+    async with Harness(running(lambda job, ctx: seen.append(job))) as world:
+        await world.send("q", Job("a", "x" * 300_000), id="1")
+        [(name, data)] = cast(MemoryBlobStore, world.engine.blobs)._blobs.items()
+        cast(MemoryBlobStore, world.engine.blobs)._blobs[name] = data.replace(b"x", b"y")
+        await world.wait_idle()
+        assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["undecodable"] and not seen
 
 
 async def test_a_written_blob_can_be_read_by_its_reference_whatever_fails() -> None:

@@ -156,6 +156,18 @@ async def test_a_mark_that_loses_leaves_the_blob_that_the_pending_record_names(a
     assert await blobs.read("b", bytes_max=9) == b"[]"
 
 
+async def test_a_mark_that_loses_keeps_no_other_of_its_partition_from_its_own(at: Site) -> None:
+    marks, record = Marks(compile_app(adding()), at.store, at.ports().blobs), Record("t", b"f", 0, pending=True)
+    for inbox in (b"0", b"1", b"2"):
+        made = await at.store.write([Create(key := record_key("Sum:a", inbox), stored.encode(record), tag=Tag("x"))])
+        assert isinstance(made, Won)
+        marks.add(key, made.versions[0], record, inbox)
+        if inbox == b"1":  # as another worker does
+            await at.store.write([Replace(key, stored.encode(record.marked()), made.versions[0], tag=Tag("x"))])
+    await marks.write()
+    assert not await pending(at, "a")
+
+
 def remembering(name: str, retention: timedelta) -> App:
     app = App(name, retention=retention, margin=timedelta(seconds=60), clock_skew=timedelta(seconds=15))
     app.queue("told")

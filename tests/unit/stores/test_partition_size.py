@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from datetime import timedelta
 
 import pytest
@@ -38,6 +39,8 @@ def test_a_key_that_goes_on_as_it_does_takes_its_rate_times_the_retention() -> N
     assert 500 < size_bytes < 700  # a record of a message that emitted nothing, and what the store keeps with it
     key, share = fullness.fullest()
     assert key == "Sum:a" and share == pytest.approx(20 * size_bytes * (7 * DAY_S + 3_600) / (20 << 30))
+    clock.seconds += WINDOW_S
+    assert fullness.share("Sum:a") == pytest.approx(share / math.e)
 
 
 def test_neither_a_record_without_a_state_nor_a_store_without_a_limit_is_metered() -> None:
@@ -57,6 +60,9 @@ def test_the_fullest_key_of_all_workers_of_a_process_is_a_metric_after_a_sweep()
     run(sizes[1], clock, rate=2, for_s=10)
     plan.counts.swept(0, 0, 0.0)
     assert list(metric.read(plan.counts)) == [({}, sizes[0].fullest()[1])] and sizes[0].fullest()[1] > 0.05
+    clock.seconds += WINDOW_S
+    plan.counts.swept(0, 0, 0.0)
+    assert list(metric.read(plan.counts)) == [({}, sizes[0].fullest()[1])]
 
 
 def test_a_burst_is_no_rate_and_fades() -> None:
