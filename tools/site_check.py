@@ -1,7 +1,7 @@
 """python -m tools.site_check: look at every page of build/site in a browser, narrow and wide, with and without scripts.
 
-Reported: a page that scrolls sideways, asks another host for anything, misses a file, has no heading or navigation, or
-whose scripts fail; and a search that finds nothing.
+Reported: a page that scrolls sideways, asks another host for anything, misses a file, has no heading or navigation,
+whose scripts fail, or that is out of sight in the navigation; and a search that does not find its page first.
 `--pictures FOLDER` also keeps a picture of one page of each group, light and dark.  `make docs-check` makes the site,
 installs Playwright and calls this; a Chromium or Chrome must be there.
 """
@@ -34,6 +34,14 @@ SIDEWAYS = """Math.max(...["html", "body", ".main", ".content"].map(name => {
     const part = document.querySelector(name);
     return part ? part.scrollWidth - part.clientWidth : 0;
 }))"""
+UNSEEN = """(() => {
+    const current = document.querySelector(".sidebar-tree .current-page > .reference");
+    const room = document.querySelector(".sidebar-scroll").getBoundingClientRect();
+    const at = current?.getBoundingClientRect();
+    return Boolean(current) && !(at.height > 0 && at.top >= room.top && at.bottom <= room.bottom);
+})()"""
+SEARCHES = {"lineage": "", "dead letter": "retries-and-dead-letters", "dead letters": "retries-and-dead-letters"}
+"""What is asked, and in which page's address the first answer is; empty where a page that has the word will do."""
 WIDTHS = (390, 1280)
 HEIGHT = 900
 LINKS_MIN = 40
@@ -96,6 +104,8 @@ def faults(browser: Any, address: str, names: list[str], *, with_scripts: bool) 
         is_plain = name == "search.html" or page.locator("h1").first.is_visible()
         if not is_plain or page.locator(".sidebar-tree a").count() < LINKS_MIN:
             found.append("has no heading or no navigation")
+        if with_scripts and page.evaluate(UNSEEN):
+            found.append("is out of sight in the navigation")
         yield from (f"{name}: {fault}" for fault in found)
         found.clear()
     context.close()
@@ -111,14 +121,14 @@ def sideways(page: Any) -> int:
     return int(page.evaluate(SIDEWAYS))  # the browser answers this also where scripts of the page are off
 
 
-def found_by_search(browser: Any, address: str, word: str) -> Iterator[str]:
-    """What is wrong with the answer to a search."""
+def found_by_search(browser: Any, address: str, word: str, wanted: str) -> Iterator[str]:
+    """What is wrong with the first answer to a search."""
     page = browser.new_page()
     page.goto(f"{address}search.html?q={word}")
     try:
         page.locator("#search-results li a").first.click(timeout=SEARCH_MS)
-        if word not in page.locator("article").inner_text().lower():
-            yield f"search.html: {word} is not on the first page that it finds, {page.url}"
+        if wanted not in page.url or (not wanted and word not in page.locator("article").inner_text().lower()):
+            yield f"search.html: {word} finds first {page.url}, which is not about it"
     except Exception as error:  # Playwright's own, which is not installed where only types are checked
         yield f"search.html: finds nothing for {word}: {str(error).splitlines()[0]}"
     page.close()
@@ -151,7 +161,8 @@ def main() -> int:
     with served(SITE) as address, started(program) as browser:
         for with_scripts in (False, True):
             wrong += faults(browser, address, names, with_scripts=with_scripts)
-        wrong += found_by_search(browser, address, "lineage")
+        for word, wanted in SEARCHES.items():
+            wrong += found_by_search(browser, address, word, wanted)
         if options.pictures:
             take_pictures(browser, address, options.pictures)
     print("\n".join([*wrong, f"{len(names)} pages, {len(wrong)} faults"]))

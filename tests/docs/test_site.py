@@ -14,6 +14,7 @@ import pytest
 from tests.docs.blocks import ROOT
 from tools.site.markdown import Link, links, with_targets
 from tools.site.navigation import INDEX, Entry, Group, SiteError, groups, navigation
+from tools.site.page import DESCRIPTION_MAX, described, folded, group_of, head, opening
 from tools.site.sources import file_page, place, read_pages, write_sources
 
 BUILD_S = 110
@@ -152,6 +153,37 @@ def test_every_page_of_this_repository_stands_once_in_the_navigation(tmp_path: P
                 assert (page.parent / link.target.partition("#")[0]).is_file(), f"{page}: {link.target}"
 
 
+TREE = """<ul{home}><li><a href="a.html">A</a></li></ul>
+<p class="caption" role="heading"><span class="caption-text">Decide</span></p>
+<ul><li><a href="b.html">B</a></li></ul>
+<p class="caption" role="heading"><span class="caption-text">Look up</span></p>
+<ul{there}><li><a href="c.html">C</a><ul><li><a href="d.html">D</a></li></ul></li></ul>
+"""
+CURRENT = ' class="current"'
+
+
+@pytest.mark.parametrize(
+    ("home", "there", "group", "opened"), [("", CURRENT, "Look up", "Look up"), (CURRENT, "", "", "Decide")]
+)
+def test_a_group_folds_unless_it_holds_the_current_page(home: str, there: str, group: str, opened: str) -> None:
+    tree = TREE.format(home=home, there=there)
+    made = folded(tree)
+    assert group_of(tree) == group and made.count("<details") == 2 and made.count("<a ") == 4
+    assert re.findall(r"<details open>.*?<span[^>]*>([^<]*)<", made) == [opened]
+    assert made.endswith("</ul></li></ul></details>")
+
+
+def test_a_page_is_described_by_its_first_words_and_a_picture_opens() -> None:
+    text = described("one word, " * 40)
+    assert len(text) <= DESCRIPTION_MAX + 2 and text.endswith("word …") and described("so\nshort") == "so short"
+    made = head('A "title"', "a < b")
+    assert 'name="description" content="a &lt; b"' in made and 'content="A &quot;title&quot;"' in made
+    assert "description" not in head("A", "")
+    assert opening('<p><img alt="b" src="b.svg" /></p>') == (
+        '<p><a class="picture" href="b.svg"><img alt="b" src="b.svg" /></a></p>'
+    )
+
+
 needs_sphinx = pytest.mark.skipif(find_spec("furo") is None, reason="Sphinx is not installed; `make docs` installs it")
 
 
@@ -160,7 +192,9 @@ def test_the_site_of_this_repository_is_made_without_a_warning() -> None:
     command = [sys.executable, "-m", "tools.site"]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=BUILD_S, check=False)
     assert made.returncode == 0, made.stdout + made.stderr
-    assert (ROOT / "build/site/how-to/write-a-handler.html").is_file()
+    page = (ROOT / "build/site/how-to/write-a-handler.html").read_text()
+    assert 'name="description"' in page and re.search(r'<p class="way">\s*<span>How to write</span>', page)
+    assert page.count("<details open>") == 1 and (ROOT / "build/site/_static/favicon.svg").is_file()
 
 
 @needs_sphinx
