@@ -34,6 +34,11 @@ class Page:
     about: str
     modules: dict[str, tuple[str, ...]]
 
+    @property
+    def heading(self) -> str:
+        """What stands above the page: not the name of the project alone, which is the title of its first page."""
+        return "outbox: the public names" if self.title == "outbox" else self.title
+
 
 _EXPORTED: tuple[str, ...] = ()
 PAGES = {
@@ -186,7 +191,7 @@ def resolved(found: griffe.Object | griffe.Alias) -> griffe.Object:
 def page_of(page: Page, package: griffe.Module) -> str:
     """The text of one page."""
     found = list(found_in(package, page))
-    lines = [f"# {page.title}", "", MADE, "", page.about, "", "| | |", "|---|---|"]
+    lines = [f"# {page.heading}", "", MADE, "", page.about, "", "| | |", "|---|---|"]
     for module, name, item in found:
         label = name if page.title.partition(",")[0] == module else f"{module}.{name}"
         lines.append(f"| [{label}](#{name.lower()}) | {first_line(item)} |")
