@@ -170,7 +170,7 @@ def peers(figure: Figure, rows: Rows) -> None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     titled(
         axes,
-        "Messages a second, each on disk: outbox beside DBOS on SQLite",
+        "Messages a second: outbox, and DBOS on SQLite (not its production database)",
         "a scale of tens; lines: the range of the runs",
     )
 

@@ -1,7 +1,8 @@
-"""The pages' tables of figures, made from what `make bench` published.  `python -m tests.docs.figures` writes them.
+"""The pages' tables of figures and sentences of result (`tests.docs.results`), made from what `make bench` published.
 
-A table stands between `<!-- NAME: ... -->` and `<!-- /NAME -->`.  The list of files says when each was measured, and
-at which commit, as the head of the file does.
+`python -m tests.docs.figures` writes them.  Each stands between
+`<!-- NAME: ... -->` and `<!-- /NAME -->`.  The list of files says when each was measured, and at which commit, as the
+head of the file does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.docs.results import RESULTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN = ROOT / "docs/what-was-run.md"
@@ -109,12 +112,18 @@ def explored(rows: Rows) -> str:
     )
 
 
+def lined(make: Callable[[Rows], str]) -> Callable[[Rows], str]:
+    """A sentence as a paragraph of its own, in bold."""
+    return lambda rows: f"\n**{make(rows)}**\n\n"
+
+
 TABLES = (
     Table(ROOT / "docs/verification.md", "explored", "explorations.json", explored),
     Table(RUN, "w1", "w1.json", speeds),
     Table(ROOT / "docs/how-to/choose-a-scope.md", "scopes", "scopes.json", scopes),
     Table(ROOT / "docs/how-to/cost.md", "requests", "azure.json", requests),
     Table(ROOT / "docs/how-to/cost.md", "rates", "azure.json", rates),
+    *(Table(LIST, f"{name}-result", file, lined(make)) for name, (file, make) in RESULTS.items()),
 )
 
 
