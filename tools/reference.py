@@ -260,7 +260,15 @@ def signature(name: str, item: griffe.Object) -> str:
         return call(f"class {name}", parameters(item.parameters)) if is_made else head
     if isinstance(item, griffe.Attribute) and "property" in item.labels:
         return f"{name}: {item.annotation}"
-    return f"{name} = {item.value}" if isinstance(item, griffe.Attribute) else name
+    return assigned(name, item.value) if isinstance(item, griffe.Attribute) else name
+
+
+def assigned(name: str, value: object) -> str:
+    """An assignment, of a long tuple with a line for each element."""
+    line = f"{name} = {value}"
+    if len(line) <= WIDTH or not isinstance(value, griffe.ExprTuple):
+        return line
+    return call(f"{name} = ", [str(element) for element in value.elements])
 
 
 def parameters(given: griffe.Parameters) -> list[str]:
