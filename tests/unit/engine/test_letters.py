@@ -80,11 +80,14 @@ def test_a_dead_letter_that_is_rewritten_or_moved_is_found_as_it_is_now() -> Non
     check(dead)
 
 
-@pytest.mark.parametrize(("asked", "attempt"), [(0, 4), (3, 4), (7, 7)])
-def test_a_dead_letter_comes_back_as_the_attempt_that_was_asked_for_or_a_later_one(asked: int, attempt: int) -> None:
+@pytest.mark.parametrize(("copies", "asked", "attempt"), [((3,), 0, 4), ((3,), 3, 4), ((3,), 7, 7), ((3, 5), 0, 6)])
+def test_a_dead_letter_comes_back_as_the_attempt_that_was_asked_for_or_a_later_one(
+    copies: tuple[int, ...], asked: int, attempt: int
+) -> None:
     engine = Engine.in_memory()
     engine.declare(QueueSettings("q"))
-    engine.broker.send("q", [Message(body=b"1", outbox_id="m", attempt=3)])
-    engine.broker.settle(engine.broker.claim("q", 1)[0].token, Settlement.DEAD_LETTER)
+    engine.broker.send("q", [Message(body=b"1", outbox_id="m", attempt=each) for each in copies])
+    for claim in engine.broker.claim("q", 9):
+        engine.broker.settle(claim.token, Settlement.DEAD_LETTER)
     engine.dead_letters.resubmit("q", 1, attempt=asked)
     assert [task.message.attempt for task in engine.broker.peek("q", 1, 9)] == [attempt]

@@ -231,6 +231,7 @@ def test_only_what_is_scheduled_is_cancelled(plain: Engine) -> None:
     due_ms = plain.now_ms() + 1_000
     [active] = plain.broker.send("q", [Message(body=b"active")])
     [due] = plain.broker.send("q", [Message(body=b"due")], due_ms=due_ms)
+    assert plain.broker.make_due("q", [active, 99]) == 0
     assert plain.broker.cancel("q", [active, due, 99]) == 1
     assert [task.sequence for task in plain.broker.peek("q", 0, 9)] == [active]
 
@@ -517,6 +518,8 @@ def test_a_key_that_waits_behind_a_dead_letter_is_idle_to_who_does_not_handle_it
     assert engine.broker.queue("k").order.has_blocked and engine.broker.is_idle(["k"])
     engine.broker.take(engine.broker.queue("k"), 1)  # as a handler does
     assert not engine.broker.is_idle(["k"])
+    engine.topology.pause("k")
+    assert engine.broker.take_blocked(engine.broker.queue("k"), 9) == []
 
 
 def test_a_key_whose_message_was_deferred_goes_on(keyed: Engine) -> None:
@@ -528,12 +531,13 @@ def test_a_key_whose_message_was_deferred_goes_on(keyed: Engine) -> None:
     assert [task.message.body for task in keyed.broker.take(keyed.broker.queue("k"), 9)] == [b"1"]
 
 
-def test_so_many_messages_of_one_key_are_handed_out_at_a_time(clock: VirtualClock) -> None:
+@pytest.mark.parametrize(("count_max", "of_b"), [(99, RUN_COUNT_MAX), (RUN_COUNT_MAX + 1, 1)])
+def test_so_many_messages_of_one_key_are_handed_out_at_a_time(clock: VirtualClock, count_max: int, of_b: int) -> None:
     engine = engine_with(clock, QueueSettings("k", "per_key"))
     for key in ("a", "b"):
         engine.broker.send("k", [Message(body=b"", session_id=key) for _ in range(RUN_COUNT_MAX + 1)])
-    taken = engine.broker.take(engine.broker.queue("k"), 99)
-    assert Counter(task.message.session_id for task in taken) == {"a": RUN_COUNT_MAX, "b": RUN_COUNT_MAX}
+    taken = engine.broker.take(engine.broker.queue("k"), count_max)
+    assert Counter(task.message.session_id for task in taken) == {"a": RUN_COUNT_MAX, "b": of_b}
 
 
 def test_a_look_at_a_session_counts_its_own_messages_only(clock: VirtualClock) -> None:
@@ -595,6 +599,9 @@ def test_a_subscription_has_the_order_that_is_declared_with_its_topic(clock: Vir
     named.insert(0 if topic_first else 1, TopicSettings("t", ("s",)))
     engine = engine_with(clock, *named)
     assert engine.sessions.accept("t/Subscriptions/s", "s") is not None
+    engine.declare(TopicSettings("t", ("more",)))  # besides those that it has
+    engine.broker.send("t", [Message(body=b"1", session_id="s")])
+    assert [len(engine.broker.queue(f"t/Subscriptions/{name}").tasks) for name in ("s", "more")] == [1, 1]
 
 
 def test_a_queue_that_is_named_twice_takes_one_place(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:

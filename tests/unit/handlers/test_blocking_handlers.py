@@ -26,7 +26,7 @@ from outbox.http_entry import HttpEntry
 from outbox.ports import Backend
 from outbox.runtime.commit import handler_threads as threads
 from outbox.runtime.commit import run_handler as handling
-from outbox.runtime.commit.handler_threads import HandlerThreads
+from outbox.runtime.commit.handler_threads import HandlerThreads, hosted
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
 from tests.unit.messages import Step, Steps, deliver
@@ -145,6 +145,13 @@ async def test_context_variables_reach_the_thread(engine: Engine) -> None:
     async with Worker(app, engine) as worker:
         await deliver(worker, "steps", Step("a", 1))
     assert found == [("ann", False)]
+
+
+def test_a_handler_is_under_its_own_limit_or_its_hosts_where_that_is_shorter() -> None:
+    [handler] = [each for each in stepping(Seen(), time_limit_s=5.0).handlers if each.name == "step"]
+    for of_host, limit_s in ((2.0, 2.0), (9.0, 5.0)):
+        assert hosted(handler, None, of_host).time_limit_s == limit_s
+        assert hosted(handler, HandlerThreads(1), of_host).time_limit_s == 2 * limit_s + 1  # with the wait for a thread
 
 
 # Past the limit

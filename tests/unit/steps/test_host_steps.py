@@ -167,3 +167,11 @@ def test_a_stack_shows_so_many_causes_and_no_more() -> None:
         cause, error = error, ValueError(str(number))
         error.__cause__ = cause
     assert error is not None and stack_of(error).count("caused by") == CHAIN_COUNT_MAX - 1
+
+
+def test_a_stack_shows_all_of_a_group_and_nothing_of_what_its_raiser_hides() -> None:
+    shown = stack_of(ExceptionGroup("several", [ValueError("one"), ValueError("two")]))
+    assert "in it ValueError: one" in shown and "in it ValueError: two" in shown
+    error = ValueError("told")
+    error.__context__, error.__suppress_context__ = KeyError("hidden"), True
+    assert "hidden" not in stack_of(error)
