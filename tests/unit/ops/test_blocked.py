@@ -49,15 +49,6 @@ async def test_each_blocked_key_says_by_what_and_how_many_wait(bank: Any, admin:
         await every_blocked(admin, "no-such")
 
 
-async def test_pages_go_on_where_the_last_one_ended(bank: Any, admin: Admin) -> None:
-    await entered(bank.engine, *((f"k{n}", f"e{n}", -1) for n in range(5)))
-    first = await admin.ask(ListBlocked("ledger", count=2))
-    second = await admin.ask(ListBlocked("ledger", first.more, 2))
-    third = await admin.ask(ListBlocked("ledger", second.more, 2))
-    assert [x.key for page in (first, second, third) for x in page.keys] == ["k0", "k1", "k2", "k3", "k4"]
-    assert third.more == ""
-
-
 def bury(engine: Engine, queue: str, *keys: str) -> None:
     """Let each of these keys be blocked by a dead letter of its own."""
     engine.broker.send(

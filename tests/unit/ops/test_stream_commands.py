@@ -196,6 +196,8 @@ async def test_a_processor_is_listed_with_its_lag(engine: Engine, admin: Admin) 
     assert (events.end, events.writers) == (3, {"processor/watch": 0})
     assert "processor/watch  " in streams_text(found)
     assert (await admin.ask(Unregister("events", "processor/watch"))).behind == {"0.0": 0}
+    with pytest.raises(LookupError, match="has no reader or writer 'processor/watch'"):
+        await admin.ask(Unregister("events", "processor/watch"))
 
 
 @pytest.mark.parametrize(

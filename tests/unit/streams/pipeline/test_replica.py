@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count as counter
 from typing import Any
 
@@ -11,14 +12,18 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, Trimmed
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.values.streams import ReadPipelineState
 from outbox.streams import Emit, GraphChanged, NotDeterministic, OrderedLog, Pipeline, Position, Superseded
 from outbox.streams.log_places import place_of
 from outbox.streams.pipeline import replica as pipeline_replica
 from outbox.streams.pipeline.barrier import OtherWriter, OutputUnstorable
-from outbox.streams.pipeline.checkpoint import Checkpoint, PipelineRegister
+from outbox.streams.pipeline.checkpoint import Checkpoint, PipelineRegister, Section
 from outbox.streams.pipeline.core import OperatorFailed
+from outbox.streams.pipeline.operators import Frame
 from outbox.streams.pipeline.replica import PipelineReplica
 from outbox.streams.pipeline.tasks import BeginAgain
+from outbox.streams.register import RegisterCell
 from outbox.testing import START_S, VirtualClock
 from tests.unit.streams.pipeline.counting import (
     Change,
@@ -50,6 +55,67 @@ async def test_what_comes_out_is_in_the_order_of_its_causes() -> None:
     await replica.begin()
     await drain(replica)
     assert await made.released() == expected(TEXTS) and replica.released == Position(3)
+
+
+async def test_a_record_has_the_greatest_time_up_to_it_and_a_tick_is_where_that_rises() -> None:
+    made, frames = Counting(Engine.in_memory()), list[Frame]()
+    for n in range(3):  # by the clocks of three writers
+        place = replace(place_of(made.engine), now_ms=partial(int, (5, 3, 9)[n]))
+        await made.pages.on(place).append(Page("a"), id=f"{n}")
+    replica = made.replica()
+    await replica.begin()
+    feed: Any = replica.tasks.feed
+
+    async def noted(frame: Frame, ids: list[str]) -> None:
+        frames.append(frame)
+        await feed(frame, ids)
+
+    replica.tasks.feed = noted  # type: ignore[method-assign, assignment]  # to look at what goes in
+    assert await replica.turn()
+    assert [record[2] for frame in frames for record in frame.records] == [5, 5, 9]
+    assert [at_ms for frame in frames for _, at_ms in frame.ticks] == [5, 9]
+
+
+async def test_where_one_state_was_of_an_older_schema_the_next_checkpoint_alone_saves_all() -> None:
+    made = Counting(Engine.in_memory())
+    await made.write("a b c d")
+    await made.pipeline.run_until_idle(made.engine)
+    replica = made.replica()
+    load: Any = replica.tasks.load
+    older = iter([True])
+
+    async def loaded(section: Section) -> bool:
+        await load(section)
+        return next(older, False)
+
+    replica.tasks.load = loaded  # type: ignore[method-assign]  # as if it were
+    await replica.begin()
+    assert replica.known is not None
+    before = replica.known.register.stands.blobs()
+    await made.write("a")
+    await drain(replica)
+    assert await replica.checkpoint()
+    assert before.isdisjoint(replica.known.register.stands.blobs()) and not replica._saves_all
+    for key in "abcd":
+        assert msgspec.json.decode((await EngineAdmin(made.engine).ask(ReadPipelineState("index", "count", key))).value)
+
+
+async def test_who_begins_again_takes_the_last_checkpoint_that_is_kept() -> None:
+    made = Counting(Engine.in_memory())
+    replica = made.replica()
+    await replica.begin()
+    for text in ("a", "b", "c"):
+        await made.write(text)
+        await drain(replica)
+        assert await replica.checkpoint()
+    known = replica.known
+    assert known is not None
+    kept = [msgspec.structs.replace(known.register.stands, n=n, c=Position(n)) for n in (1, 2)]
+    register = RegisterCell(made.engine.store(), "pipeline/index", PipelineRegister, new_id=lambda: "x")
+    assert await register.swap(known, msgspec.structs.replace(known.register, kept=tuple(kept)))
+    again = made.replica()
+    await again.begin(again=True)
+    assert again.at == Position(2)
 
 
 async def test_maps_filters_and_skips_keep_the_order() -> None:
