@@ -510,6 +510,20 @@ async def test_a_key_that_is_free_too_late_for_an_attempt_counts_as_blocked(
     assert await Waiting(host.processor, monkeypatch, BLOCKED, None).wait(within_s) == told
 
 
+async def test_what_an_attempt_took_is_not_waited_for_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Waiting(host.processor, monkeypatch, BLOCKED)
+    waiting.processor._settings = replace(host.settings, attempt_s=100, rest_s=50)
+
+    async def handled(delivery: Delivery, within_s: float) -> tuple[Invocation, str]:
+        waiting.now_ms += round(within_s * 1_000)
+        return Invocation(delivery), "not handled"
+
+    waiting.processor._handled = handled
+    with pytest.raises(functions.GivenBack):
+        await waiting.processor.message("orders", received("o1", b"{}", 1))
+    assert waiting.now_ms == 1_000_000 + 150_000
+
+
 async def test_a_resubmission_is_handled_once_and_its_next_one_again(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import pytest
 
-from outbox import App, Context, Engine, Worker
+from outbox import App, Client, Context, Engine, Worker
 from outbox.engine.backend.blobs import keep_deleted
 from outbox.engine.entities import QueueSettings
 from outbox.engine.limits import EngineLimits
@@ -119,6 +119,28 @@ async def test_under_load_a_backup_is_one_moment_and_has_all_that_was_acknowledg
         audit.end()
         assert numbers(engine)[1:] == (count, count)
     assert judge(history).ok, judge(history).text
+
+
+async def test_a_large_body_that_comes_while_others_are_copied_is_behind_the_cut(
+    disk_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, loop, copy = disk_path / "data", asyncio.get_running_loop(), backing._blobs
+    async with Engine.open(folder) as engine, serve_control(EngineAdmin(engine), folder):
+        client = Client(made(), engine)
+        await client.declare()
+
+        def late(root: Path, *folders: Path) -> Any:
+            files = copy(root, *folders)
+            sent = client.send("orders", Order("c" * 2_000_000), id="late")
+            asyncio.run_coroutine_threadsafe(sent, loop).result(20)
+            return files
+
+        monkeypatch.setattr(backing, "_blobs", late)
+        await in_thread(lambda: back_up(folder, tmp_path / "backup"))
+        assert len(engine.broker.queue("orders").tasks) == 1
+    restore(tmp_path / "backup", disk_path / "fresh")
+    with closing(Engine.open(disk_path / "fresh")) as restored:
+        assert restored.broker.queue("orders").tasks == {}
 
 
 async def test_a_restored_log_is_another_one_and_voids_the_locks_of_the_first(disk_path: Path, tmp_path: Path) -> None:

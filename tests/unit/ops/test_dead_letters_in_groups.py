@@ -236,7 +236,8 @@ async def test_the_first_that_was_left_says_why() -> None:
 
 
 async def test_a_copy_that_is_refused_is_left_and_one_that_went_along_is_not() -> None:
-    errors = iter([None, LookupError("m has no dead letter 8"), Refused("m was too old"), LookupError("n is gone")])
+    gone = map(LookupError, ("m is gone", "n is gone"))
+    errors = iter([None, LookupError("m has no dead letter 8"), Refused("m was too old"), *gone])
 
     class Moving:
         async def ask(self, asked: Any) -> Any:
@@ -246,9 +247,10 @@ async def test_a_copy_that_is_refused_is_left_and_one_that_went_along_is_not() -
                 raise error
             return Moved(2)
 
-    letters = [view_of(id, dead(sequence=number), "") for id, number in (("m", 7), ("m", 8), ("m", 9), ("n", 10))]
+    letters = [view_of("m", dead(sequence=number), "") for number in (7, 8, 9)]
+    letters += [view_of("m", dead(queue="other", sequence=9), ""), view_of("n", dead(sequence=10), "")]
     moved = await dead_letters.resubmit_all(cast(Any, Moving()), letters, a_second=None)
-    assert (moved.count, moved.left, moved.why) == (2, 2, "m was too old")
+    assert (moved.count, moved.left, moved.why) == (2, 3, "m was too old")
 
 
 async def test_dead_letters_of_several_queues_are_discarded_in_their_own() -> None:

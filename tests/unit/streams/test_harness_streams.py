@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -221,6 +222,22 @@ async def test_a_rest_after_a_failure_cuts_no_longer_stall_of_another_replica_sh
         assert len(tried) == 1
         await world.advance(seconds=1)
         assert len(tried) == 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_behind_a_failure_all_replicas_rest(seed: int) -> None:
+    tried = list[float]()
+
+    def tries(state: Total, inputs: Inputs, step: Step) -> None:
+        tried.append(world.now())
+        raise RuntimeError("it cannot")
+
+    log, again = OrderedLog("in", ELSEWHERE, type=Number), Retries(9, (60.0,))
+    stream = Processor("trying", tries, state=Total, register=ELSEWHERE, inputs={"in": log}, retries=again)
+    async with Harness(streams=[stream], replicas=2, seed=seed) as world:
+        await world.log("in").append(Number(1), id="n1")
+        await world.advance(seconds=119)
+    assert len(set(tried)) == 2 and max(Counter(tried).values()) <= 2, "each of them at a time, and no more"
 
 
 app = App("shop")

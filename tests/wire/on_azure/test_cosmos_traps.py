@@ -275,6 +275,15 @@ async def test_the_operation_that_lost_is_named(ground: CosmosGround) -> None:
     assert await store.read(A) is None
 
 
+async def test_a_delete_in_a_batch_keeps_its_condition(ground: CosmosGround) -> None:
+    store = ground.store()
+    etag = await version_of(store, Create(B, b"1"))
+    newer = await version_of(store, Replace(B, b"2", etag))
+    assert await store.write([Create(A, b"1"), Delete(B, etag)]) == Lost(1, None, ANY)
+    assert isinstance(await store.write([Create(A, b"1"), Delete(B, newer)]), Won)
+    assert await store.read(B) is None
+
+
 async def test_what_is_unfinished_is_found_page_by_page_in_all_partitions(
     ground: CosmosGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:

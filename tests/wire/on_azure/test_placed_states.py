@@ -222,8 +222,9 @@ async def test_a_place_that_has_changed_is_refused_at_the_start() -> None:
         await states.write([Create(DocumentKey("x", "y"), b"{}")])  # somebody else's stops nobody
         items = await account.container("outbox")
         await PlacedStates(states, by_letter).check(items)
-        with pytest.raises(Refused, match="states do not move: give the place= that it was written with"):
-            await PlacedStates(states).check(items)
+        for place in (None, lambda id: replace(by_letter(id), id=f"{id}2")):  # another partition, and the same one
+            with pytest.raises(Refused, match="states do not move: give the place= that it was written with"):
+                await PlacedStates(states, *([place] if place else [])).check(items)
         await ground.emulator.__aexit__(None, None, None)
         with pytest.raises(Unreachable):
             await PlacedStates(states).check(items)
