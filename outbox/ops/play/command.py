@@ -12,15 +12,14 @@ from outbox.ops.shared.asking import Command, Commands, Options, argument, port
 def play(options: Options) -> None:
     """Serve the playground until Ctrl-C, and open a browser where there is a display."""
     import asyncio
-    import logging
 
-    logging.getLogger("outbox").setLevel(logging.CRITICAL)  # a killed worker logs why it stopped; the page shows that
     with suppress(KeyboardInterrupt):  # the ordinary end
         asyncio.run(_serve(options.port, opens_browser=not options.no_browser and has_display()))
 
 
 async def _serve(port: int, *, opens_browser: bool) -> None:
     import asyncio
+    import logging
     import webbrowser
 
     from outbox.ops.host.endpoints import port_refused
@@ -28,6 +27,7 @@ async def _serve(port: int, *, opens_browser: bool) -> None:
 
     try:
         async with serve_play(port) as address:
+            logging.getLogger("outbox").setLevel(logging.CRITICAL)  # why a killed worker stopped is on the page
             print(address, flush=True)
             if opens_browser:
                 await asyncio.to_thread(webbrowser.open, address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import sys
@@ -157,6 +158,7 @@ def test_a_port_in_use_is_refused_with_its_cure(capsys: pytest.CaptureFixture[st
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["play", "--no-browser", "--port", str(port)]) == 1
+    assert logging.getLogger("outbox").level == logging.NOTSET, "what comes after in this process logs as before"
     assert f"port {port} cannot be used" in (text := capsys.readouterr().err) and "--port 0 for a free one" in text
 
 
