@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,6 +133,15 @@ async def test_moves_of_several_pages_are_made_in_turn(page: Page) -> None:
     assert (await page.ask("GET", "look"))[1]["view"]["verdict"] | {"is_equal": True, "order_count": 8}
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Processes that are started heed an interrupt, which those of a job in the background ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 async def test_the_command_prints_its_address_and_ends_by_an_interrupt() -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "outbox", "play", "--no-browser"),
