@@ -331,7 +331,7 @@ def gaps(figure: Figure, rows: Rows) -> None:
 
 
 def feeds(figure: Figure, rows: Rows) -> None:
-    """What a feed of so many rows takes, beside a loop over the bare SDK."""
+    """The seconds of a feed by phase, beside a loop over the bare SDK."""
     axes = figure.subplots()
     colors = {"start Spark": GREY, "read": ORANGE, "stage": GREEN, "send": OURS, "the bare SDK alone": SKY}
     names, parts = list[str](), list[dict[str, float]]()

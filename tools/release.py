@@ -174,7 +174,7 @@ def try_wheel(wheel: Path) -> None:
 
 
 def environment(folder: Path, *wanted: str) -> Path:
-    """Make an environment anew, with what is wanted in it; its Python."""
+    """Create a fresh environment with these packages; the path of its Python."""
     venv.create(folder, clear=True, with_pip=True)
     python = folder / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted)

@@ -136,7 +136,7 @@ def fill(uv: str) -> None:
 
 
 def has(group: str, wanted: str) -> bool:
-    """Whether a group was installed as it is wanted now."""
+    """Whether the packages of a group are those that pyproject.toml names now."""
     return is_current(STAMP.with_name(f"{STAMP.name}-{group}"), wanted)
 
 

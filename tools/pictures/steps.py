@@ -24,7 +24,7 @@ _KINDS = {">": "line", "~": "later", "!": "crash"}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A step as it is drawn, from `top` to `bottom`."""
+    """A step of the drawing, with its top and its bottom in pixels."""
 
     number: str
     name: str

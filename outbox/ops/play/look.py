@@ -204,7 +204,7 @@ def _epitaph(world: World, process: Process) -> str:
 
 
 def _hint(world: World) -> str:
-    """The advice to a player where nothing goes on by itself."""
+    """The next thing to do, as a hint for a player by hand; empty where a call waits."""
     if not world.orders:
         return "Send an order, and let worker 1 go on. At any step kill it, or lose a call."
     if world.is_quiet:

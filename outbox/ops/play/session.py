@@ -158,7 +158,7 @@ class Session:
         self._index += 1
 
     async def _renew(self, scenario: str, index: int) -> None:
-        """Begin a new world, with a scenario played so far."""
+        """Replace the world by a new one, and play a scenario's first scenes in it."""
         former, world = self.world, World()
         await world.__aenter__()
         self._base += former.revision + 1

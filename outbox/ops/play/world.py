@@ -138,7 +138,7 @@ class World:
     ) -> None:
         for process in self.workers.values():
             self._bury(process)
-        await asyncio.gather(*self._buried, return_exceptions=True)
+        await asyncio.wait([asyncio.gather(*self._buried, return_exceptions=True)], timeout=STILL_WITHIN_S)
         self._threads.close()
         self.engine.close()
 

@@ -213,7 +213,7 @@ async def test_what_a_list_leaves_out_it_says(
     more: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of two rows and so many registers."""
+    """A place with two rows, and this number of registers."""
     await fill(engine)
     for n in range(registers):
         await engine.store().write([Create(DocumentKey(f"processor/{n}", "register"), b"nonsense")])

@@ -1,4 +1,4 @@
-"""Logs, a processor and pipelines that earlier builds have stored, byte by byte: today's code goes on from them.
+"""Stored bytes of logs, a processor and pipelines of earlier builds, from which today's code goes on.
 
     python -c 'from tests.unit.streams.pipeline import test_golden_streams as kept; kept.write("NAME")'
 
