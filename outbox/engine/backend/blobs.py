@@ -9,12 +9,14 @@ there.  A folder that nobody holds was left by a backup that was killed, and is 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 
 from outbox.engine.log.disk import hold, is_held, sync_folder
@@ -23,6 +25,10 @@ from outbox.ports import BlobStore
 
 DELETED = "deleted"
 """The folder that a backup holds, within that of the blobs."""
+LARGE_BYTES = 1 << 18
+"""From this size on a thread writes a blob, because others would wait for milliseconds."""
+_numbers = count()
+"""Of temporary files: a write that was given up may still be under way when the blob is written again."""
 HOLD_TRY_COUNT = 5
 HOLD_PAUSE_S = 0.02
 
@@ -45,10 +51,11 @@ class FolderBlobStore:
 
     async def write(self, name: str, data: bytes) -> bool:
         path = self._path(name)
+        temporary = path.with_suffix(f".{os.getpid()}-{next(_numbers)}.tmp")
         with _described(f"blob {name} could not be written"):
-            is_new = _write_once(path, path.with_suffix(f".{os.getpid()}.tmp"), data)
-            sync_folder(self._folder)  # also where the blob was: whoever wrote it may have ended before this
-        return is_new
+            if len(data) < LARGE_BYTES:
+                return _written(path, temporary, data)
+            return await asyncio.to_thread(_written, path, temporary, data)
 
     async def read(self, name: str, *, bytes_max: int) -> bytes | None:
         with _described(f"blob {name} could not be read"):
@@ -147,6 +154,12 @@ def _make_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in (*missing, folder):
         sync_folder(path.parent)
+
+
+def _written(path: Path, temporary: Path, data: bytes) -> bool:
+    is_new = _write_once(path, temporary, data)
+    sync_folder(path.parent)  # also where the blob was: whoever wrote it may have ended before this
+    return is_new
 
 
 def _write_once(path: Path, temporary: Path, data: bytes) -> bool:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -118,11 +120,10 @@ class Barrier:
         records, begin = frame.records, 0
         if records:
             items = [record[3] for record in records] if is_stored else self._encoded(records)
-            for end in range(1, len(records) + 1):
-                at = records[begin][0]
-                if end == len(records) or (records[end][0] is not at and records[end][0] != at):
-                    self._take(Outputs(at, items[begin:end]))
-                    begin = end
+            for at, found in groupby(records, itemgetter(0)):
+                end = begin + len([*found])
+                self._take(Outputs(at, items[begin:end]))
+                begin = end
         self.watermark = max(self.watermark, frame.watermark)
         self._check_owed()
 

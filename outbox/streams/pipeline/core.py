@@ -195,7 +195,10 @@ class Reduce:
         aside: list[Record] = []
         emitted = self._emitted()
         by_key, touch, undo = self.states.by_key, self.states.touch, self._undo
-        key_of, function, kind = self._key, self._operator.function, self._codec.codec.type
+        key_of, function = self._key, self._operator.function
+        kind: Any = self._codec.codec.type
+        given_kind: Any = None
+        is_shared = False
         for record in frame.records:
             at, path, at_ms, value = record
             try:
@@ -214,8 +217,11 @@ class Reduce:
             except Exception as error:  # also a state that cannot be stored, which refuses no record
                 raise OperatorFailed(self._pipeline, self._operator.name, at, error) from error
             emitted.at_ms = at_ms
+            if type(value) is not given_kind:
+                given_kind = type(value)
+                is_shared = may_share(kind, given_kind)
             try:
-                if (result := function(state, _apart(kind, value), emitted)) is not None:
+                if (result := function(state, deepcopy(value) if is_shared else value, emitted)) is not None:
                     _emits(result)
             except Exception as error:
                 aside.append(refused(self._pipeline, self._operator, record, error))
@@ -223,6 +229,7 @@ class Reduce:
                     del by_key[key]
                 emitted.clear()
             if emitted:
-                made += [(at, (*path, index), at_ms, each) for index, each in enumerate(emitted)]
+                for index, each in enumerate(emitted):
+                    made.append((at, (*path, index), at_ms, each))
                 emitted.clear()
         return Frame(made, frame.watermark, frame.ticks, aside)

@@ -53,7 +53,7 @@ from outbox.streams.pipeline.checkpoint import (
 )
 from outbox.streams.pipeline.operators import Frame, Record
 from outbox.streams.pipeline.plan import PipelinePlan, Superseded
-from outbox.streams.pipeline.tasks import STATES_AT_ONCE, BeginAgain, LocalTasks
+from outbox.streams.pipeline.tasks import STATES_AT_ONCE, BeginAgain, LocalTasks, give_way
 from outbox.streams.pipeline.workers import Workers, WorkerTasks
 from outbox.streams.read_ahead import FrameRoom, ReadAhead
 from outbox.streams.register import Kept, RegisterCell
@@ -513,13 +513,13 @@ class PipelineReplica:
         self._handled_count += 1 if section is None else 1 + (len(section.states) + len(section.changes)) // 8
         if self._handled_count >= STATES_AT_ONCE:
             self._handled_count = 0
-            await asyncio.sleep(0)
+            await give_way()
 
     async def _written(self, data: bytes) -> PartRef:
         blob = f"{self._who}/{self.place.new_id()}"
         digest = sha256(data[:HASHED_BYTES])
         for begin in range(HASHED_BYTES, len(data), HASHED_BYTES):
-            await asyncio.sleep(0)
+            await give_way()
             digest.update(data[begin : begin + HASHED_BYTES])
         await self.place.blobs.write(blob, data)
         return PartRef(blob, digest.hexdigest(), len(data))

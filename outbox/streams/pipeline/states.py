@@ -105,7 +105,7 @@ class KeyedStates:
 
     def touch(self, key: Key, at: Position) -> Any:
         """The state of a key, None without one, which is about to change at a position."""
-        if key in self._waiting:
+        if self._waiting and key in self._waiting:
             del self._waiting[key]
             self._save(key)
         self._changed[key] = at

@@ -22,6 +22,10 @@ from outbox.streams.pipeline.states import KeyedStates, slot_of
 
 STATES_AT_ONCE = 32
 """The states that a checkpoint saves or merges before it lets others go on."""
+STEPS_BETWEEN = 4
+"""The turns of the event loop that others get between: an entry on its way needs some, one after another."""
+BETWEEN_S_MAX = 0.005
+"""After how long a checkpoint goes on nevertheless."""
 Deliver = Callable[[str, Frame, bool], None]
 """Takes the frames of a sink; whether their values are as stored."""
 
@@ -30,6 +34,15 @@ YOUNG = 2_000
 """New objects, less gone ones, before Python's collector checks them; its default is 700."""
 WHOLE_S = 900.0
 """How often all objects are checked for garbage in cycles, which stops everything for a part of a second."""
+
+
+async def give_way() -> None:
+    """Let others go on between two parts of a checkpoint."""
+    until_s = time.monotonic() + BETWEEN_S_MAX
+    for _ in range(STEPS_BETWEEN):
+        await asyncio.sleep(0)
+        if time.monotonic() >= until_s:
+            break
 
 
 class Frozen:
@@ -138,8 +151,8 @@ class LocalTasks:
         for states in keyed.values():
             states.begin(since, self.at)
         for states in keyed.values():
-            while not states.save(STATES_AT_ONCE):  # noqa: ASYNC110 - nothing is waited for
-                await asyncio.sleep(0)  # others go on between
+            while not states.save(STATES_AT_ONCE):
+                await give_way()
         return sections_saved(keyed)
 
     async def state(self, operator: str, key: Key) -> tuple[Any, Position]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,27 @@ async def test_a_blob_is_in_its_folder_for_good_whichever_process_wrote_it_first
     synced.clear()
     assert not await store.write("a", b"1")
     assert synced[-1] == disk_path
+
+
+async def test_others_go_on_while_a_large_blob_is_written_and_one_that_was_given_up_is_written_again(
+    disk_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, real, opened, go = FolderBlobStore(disk_path), os.fsync, threading.Event(), threading.Event()
+
+    def fsync(descriptor: int) -> None:
+        opened.set()
+        assert go.wait(10)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    data = bytes(blobs.LARGE_BYTES)
+    writes = [asyncio.create_task(store.write("a", data)) for _ in range(2)]
+    assert await asyncio.to_thread(opened.wait, 10)  # the loop goes on
+    writes[0].cancel()
+    go.set()
+    await asyncio.wait(writes, timeout=10)
+    await asyncio.get_running_loop().shutdown_default_executor()  # also the thread of the one that was given up
+    assert len([*os.scandir(disk_path)]) == 1 and await store.read("a", bytes_max=len(data)) == data
 
 
 async def test_what_a_killed_backup_has_left_is_removed_by_the_next_deletion(disk_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count as counter
@@ -22,7 +24,7 @@ from outbox.streams.pipeline.checkpoint import Checkpoint, PipelineRegister, Sec
 from outbox.streams.pipeline.core import OperatorFailed
 from outbox.streams.pipeline.operators import Frame
 from outbox.streams.pipeline.replica import PipelineReplica
-from outbox.streams.pipeline.tasks import BeginAgain
+from outbox.streams.pipeline.tasks import STATES_AT_ONCE, STEPS_BETWEEN, BeginAgain
 from outbox.streams.register import RegisterCell
 from outbox.testing import START_S, VirtualClock
 from tests.unit.streams.pipeline.counting import (
@@ -163,6 +165,18 @@ async def test_what_is_emitted_of_a_state_is_what_it_was_at_that_record(entries_
     assert [entry.value async for entry in out.read()] == [each for one in lists for each in (Seen(one), one)]
 
 
+@dataclass(frozen=True)
+class Letter:
+    """Something that cannot be changed in place, of the same letter."""
+
+    text: str = "a"
+
+
+def letter_and_words(page: Page) -> Iterator[Letter | Word]:
+    yield Letter()
+    yield from words(page)
+
+
 @dataclass
 class Longest:
     """The words of a first letter as one, kept in the first of them."""
@@ -170,7 +184,9 @@ class Longest:
     word: Word | None = None
 
 
-def joined(state: Longest, word: Word, emit: Emit[str]) -> None:
+def joined(state: Longest, word: Word | Letter, emit: Emit[str]) -> None:
+    if isinstance(word, Letter):
+        return
     if state.word is None:
         state.word = word
     else:
@@ -186,8 +202,9 @@ def after(state: Seen, word: Word, emit: Emit[str]) -> None:
 async def test_a_record_that_a_state_keeps_and_changes_is_as_it_was_for_others(entries_max: int) -> None:
     made = Counting(Engine.in_memory())
     pipeline = Pipeline("kept", source=made.pages)
-    words_of = pipeline.flat_map(source=made.pages, emits=Word)(words)
-    outs = [OrderedLog(name, made.engine, type=kind) for name, kind in (("joined", str), ("after", str), ("is", Word))]
+    words_of = pipeline.flat_map(source=made.pages, emits=Word | Letter)(letter_and_words)
+    kinds: dict[str, Any] = {"joined": str, "after": str, "is": Word | Letter}
+    outs = [OrderedLog(name, made.engine, type=kind) for name, kind in kinds.items()]
     pipeline.sink(pipeline.reduce(words_of, key=first_of, state=Longest, emits=str)(joined), outs[0])
     pipeline.sink(pipeline.reduce(words_of, key=first_of, state=Seen, emits=str)(after), outs[1])
     pipeline.sink(words_of, outs[2])
@@ -197,7 +214,8 @@ async def test_a_record_that_a_state_keeps_and_changes_is_as_it_was_for_others(e
     await replica.begin()
     await drain(replica)
     left = [[entry.value async for entry in out.read()] for out in outs]
-    assert left == [["a1", "a1a2", "a1a2a3"], ["a1", "a2", "a3"], [Word("a1"), Word("a2"), Word("a3")]]
+    made_of = [Letter(), Word("a1"), Word("a2"), Letter(), Word("a3")]
+    assert left == [["a1", "a1a2", "a1a2a3"], ["a", "a1", "a2", "a", "a3"], made_of]
 
 
 async def test_what_is_late_gets_another_deadline_and_the_source_is_held_from_the_oldest_checkpoint_on() -> None:
@@ -302,6 +320,25 @@ async def test_a_checkpoint_that_loses_to_another_takes_that() -> None:
     await again.begin()
     states = states_in(again)
     assert states.state("the") == Count(4)
+
+
+async def test_an_entry_takes_several_steps_between_two_parts_of_a_checkpoint() -> None:
+    made, turns = Counting(Engine.in_memory()), 0
+    await made.write(" ".join(f"w{n}" for n in range(5 * STATES_AT_ONCE)))
+    replica = made.replica()
+    await replica.begin()
+    await drain(replica)
+
+    async def spin() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(spin())
+    await replica.tasks.saved(None)
+    other.cancel()
+    assert 2 * STEPS_BETWEEN < turns <= 6 * STEPS_BETWEEN  # fewer where a busy machine takes 5 ms for one
 
 
 async def test_states_are_saved_as_they_were_though_entries_go_on() -> None:
