@@ -49,11 +49,11 @@ STATEMENTS_MAX = {
     "outbox": 3_903,
     "outbox/azure": 3_450,
     "outbox/emulator": 9_823,
-    "outbox/engine": 5_127,
+    "outbox/engine": 5_134,
     "outbox/ops": 8_688,
     "outbox/registration": 339,
     "outbox/runtime": 6_168,
-    "outbox/streams": 6_858,
+    "outbox/streams": 6_860,
     "outbox/testing": 590,
     "outbox/verify": 9_714,
 }

@@ -26,7 +26,7 @@ from outbox.ports import BlobStore
 DELETED = "deleted"
 """The folder that a backup holds, within that of the blobs."""
 LARGE_BYTES = 1 << 18
-"""From this size on a thread writes a blob, because others would wait for milliseconds."""
+"""From this size on a thread reads and writes a blob, because others would wait for milliseconds."""
 _numbers = count()
 """Of temporary files: a write that was given up may still be under way when the blob is written again."""
 HOLD_TRY_COUNT = 5
@@ -58,8 +58,12 @@ class FolderBlobStore:
             return await asyncio.to_thread(_written, path, temporary, data)
 
     async def read(self, name: str, *, bytes_max: int) -> bytes | None:
+        path, size_bytes = self._path(name), bytes_max + 1
         with _described(f"blob {name} could not be read"):
-            data = _read_at_most(self._path(name), bytes_max + 1)
+            if _is_large(path):
+                data = await asyncio.to_thread(_read_at_most, path, size_bytes)
+            else:
+                data = _read_at_most(path, size_bytes)
         return None if data is None else _checked(name, data, bytes_max)
 
     async def delete(self, name: str) -> None:
@@ -175,6 +179,12 @@ def _write_once(path: Path, temporary: Path, data: bytes) -> bool:
     finally:
         temporary.unlink(missing_ok=True)
     return True
+
+
+def _is_large(path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size >= LARGE_BYTES
+    return False
 
 
 def _read_at_most(path: Path, size_bytes: int) -> bytes | None:
