@@ -14,13 +14,22 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from outbox import App, Client, stored
+from outbox import App, Client, Retry, stored
+from outbox.deliveries import STACK_HEAD, split_stack
 from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store_scopes import ItemStore
 from outbox.engine.engine import Engine
-from outbox.errors import OutcomeUnknown, PoisonMessage, Throttled, TooLarge, UnknownDestination
-from outbox.message import Message
+from outbox.errors import (
+    REASON_LENGTH_MAX,
+    OutcomeUnknown,
+    PoisonMessage,
+    Refused,
+    Throttled,
+    TooLarge,
+    UnknownDestination,
+)
+from outbox.message import PROPERTIES_BYTES_MAX, Message
 from outbox.ports import (
     Commit,
     Conflict,
@@ -31,6 +40,7 @@ from outbox.ports import (
     Document,
     DocumentKey,
     Lost,
+    NoBlobs,
     Output,
     Refusal,
     Settle,
@@ -54,9 +64,9 @@ from outbox.runtime.commit.state_cache import CachedState, Loaded, StateCache
 from outbox.runtime.commit.store_transaction import StoreTransaction, never_durable
 from outbox.runtime.commit.sweeper import Swept, sweep
 from outbox.runtime.counts import Counts, Depth
-from outbox.runtime.delivery import blocked_sessions, retrying, waiting
+from outbox.runtime.delivery import blocked_sessions, retrying, stored_dead_letters, waiting
 from outbox.runtime.delivery import settlement as settlements
-from outbox.runtime.delivery.admission import Admission, admit
+from outbox.runtime.delivery.admission import Admission, admit, edit_of
 from outbox.runtime.delivery.blocked_sessions import BlockedSession, BlockedSessions
 from outbox.runtime.delivery.claim_check import check_in, checked_outputs, to_claim
 from outbox.runtime.delivery.intake import BusIntake, Turns
@@ -75,7 +85,7 @@ from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.start import plan as plans
 from outbox.runtime.start.plan import CompiledApp, KeyIdCache, compile_app
 from outbox.runtime.store_scope import StoreParts, StoreScope
-from outbox.runtime.work import Attempt, FanOut, Later, Work, holds_lane
+from outbox.runtime.work import Attempt, FanOut, Later, Work, holds_lane, outcome_of_all
 from outbox.stored import LedgerItem, Record, StateItem, ledger_key, record_key, staged_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.steps.making import (
@@ -91,6 +101,14 @@ from tests.unit.steps.making import (
     engine_store,
     work,
 )
+from tests.unit.waiting import until
+
+
+@dataclass
+class Both:
+    key: str
+    other: str
+
 
 # Admission
 
@@ -127,6 +145,49 @@ async def test_the_payload_of_a_claim_check_is_what_its_blob_holds() -> None:
     assert digests[0] != digests[1]
 
 
+async def test_a_body_that_cannot_be_fetched_is_no_failure_of_its_message() -> None:
+    class Away:
+        async def read(self, name: str, *, bytes_max: int) -> bytes:
+            raise OutcomeUnknown("no answer")
+
+    blobs: Any = Away()
+    claimed = msgspec.structs.replace(delivery(b"", claim=to_claim(delivery().message)[0]), failures=3)
+    (found,) = await Admission(PLAN, blobs, Backoff(at_once, 2)).admit([claimed], NOW_MS)
+    assert isinstance(found.refusal, Later) and found.refusal.failures == 3 and "no answer" in found.refusal.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "schema", "why"),
+    [
+        ({}, "too-old", 1, "too old to run"),
+        ({}, "undecodable", 1, "without a record that an edit could replace"),
+        ({}, "no", 2, "cannot be edited here: schema 2"),
+        ({"claim": to_claim(delivery().message)[0], "body": b""}, "no", 1, "its body cannot be read"),
+        ({"properties": {"long": "x" * (PROPERTIES_BYTES_MAX - 150)}}, "no", 1, "cannot be edited: its properties"),
+    ],
+)
+async def test_an_edit_that_could_not_run_is_not_sent(fields: Any, reason: str, schema: int, why: str) -> None:
+    dead = DeadLetterEntry("adds", 1, delivery(**{"type": "Add", **fields}).message, reason, "", 1, NOW_MS)
+    with pytest.raises(Refused, match=why):
+        await edit_of(dead, b'{"key":"a" }', NoBlobs(), above_bytes=100, schema=schema, plan=PLAN)
+
+
+async def test_an_edit_is_checked_by_every_handler_and_has_the_schema_of_its_body() -> None:
+    app = App("twice")
+    for key in ("key", "other"):
+
+        @app.handler("adds", key=key, name=key)
+        def add(message: Both, total: Sum) -> None: ...
+
+    message = delivery(b'{"key":"a","other":"b"}', type="Both", properties={"outbox-schema": 2}).message
+    dead, plan = DeadLetterEntry("adds", 1, message, "no", "", 1, NOW_MS), compile_app(app)
+    edit = await edit_of(dead, b"{}", NoBlobs(), above_bytes=100, schema=1)
+    assert edit is not None and edit.schema == 1
+    dead = msgspec.structs.replace(dead, message=msgspec.structs.replace(message, properties=None))
+    with pytest.raises(Refused, match="has the key 'c', and was refused under 'b'"):
+        await edit_of(dead, b'{"key":"a","other":"c"}', NoBlobs(), above_bytes=100, schema=1, plan=plan)
+
+
 # Pauses, settlement, dead letters
 
 
@@ -146,11 +207,15 @@ async def test_the_pause_before_a_release_grows_until_something_is_committed(mon
 
 
 def settlement(
-    bus: Any, *, count_max: int = 12, settled: Callable[[Sequence[Delivery]], object] = lambda _: None
+    bus: Any,
+    *,
+    count_max: int = 12,
+    settled: Callable[[Sequence[Delivery]], object] = lambda _: None,
+    plan: CompiledApp = PLAN,
 ) -> Settlement:
     """The settlement of a worker on this bus."""
     return Settlement(
-        PLAN,
+        plan,
         bus,
         MemoryBlobStore(),
         backoff=Backoff(at_once, count_max),
@@ -178,6 +243,28 @@ async def test_a_delivery_that_was_released_is_not_settled_again() -> None:
     await endings.settle(attempt, None)
     assert bus.settled == ["release"] and not endings.is_applied(attempt)
     assert ended == [[attempt.work.delivery]]  # it is under way no more
+
+
+async def test_a_message_that_one_of_its_handlers_gives_back_is_settled_by_no_other() -> None:
+    bus = cast("Any", Bus())
+    endings, branches = settlement(bus), (Attempt(work()), Attempt(work()))
+    FanOut(branches)
+    await endings.settle(branches[0], None)
+    for branch in reversed(branches):
+        await endings.release(branch)
+        await endings.settle(branch, None)
+    assert bus.settled == ["release"] and not any(map(endings.is_applied, branches))
+
+
+@pytest.mark.parametrize(("error", "count"), [(Throttled("not now"), 0), (OutcomeUnknown("no answer"), 1)])
+async def test_what_was_not_settled_for_sure_is_counted_when_it_comes_again(error: Exception, count: int) -> None:
+    class Failing:
+        async def settle(self, delivery: Delivery, settle: Settle) -> None:
+            raise error
+
+    bus, plan = cast("Any", Failing()), compile_app(adding())
+    await settlement(bus, plan=plan).settle(Attempt(work()), None)
+    assert plan.counts.of("adds").applied == count
 
 
 @pytest.mark.parametrize(
@@ -241,6 +328,66 @@ async def test_a_dead_letter_has_its_number_where_another_has_just_deleted_it() 
     assert len(keys) == 2 and len(set(keys)) == 1
 
 
+async def test_a_dead_letter_that_is_stored_again_is_left_as_it_was_read_and_written_anew_is_not() -> None:
+    letters = StoredDeadLetters(engine_store(), MemoryBlobStore())
+    await letters.keep(delivery(), "no", "")
+    (read,) = await letters.list("adds")
+    await letters.put(read, anew=True)
+    assert not await letters.delete(read)
+    (read,) = await letters.list("adds")
+    await letters.keep(delivery(), "no", "")
+    assert await letters.delete(read)
+
+
+async def test_dead_letters_whose_numbers_are_one_lie_behind_each_other_and_behind_what_is_foreign(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stored_dead_letters, "_DIGEST_BITS", 0)
+    store, count_max = engine_store(), stored_dead_letters.NUMBER_COUNT_MAX
+    letters = StoredDeadLetters(store, MemoryBlobStore())
+    (foreign,) = [letters._key("adds", NOW_MS)]
+    await store.write([Create(foreign, b"not ours")])
+    for number in (*range(1, count_max), 1):
+        await letters.keep(msgspec.structs.replace(delivery(), sequence=number), "no", "")
+    with pytest.raises(Refused, match="its numbers are taken"):
+        await letters.keep(msgspec.structs.replace(delivery(), sequence=count_max), "no", "")
+    await store.write([Delete(foreign, (await store.read(foreign)).version)])  # type: ignore[union-attr]  # it is there
+    assert [letter.sequence for letter in await letters.list("adds")] == [*range(NOW_MS + 1, NOW_MS + count_max)]
+
+
+async def test_a_resubmission_leaves_under_its_identity_and_takes_copies_of_earlier_attempts_along() -> None:
+    letters, sent = StoredDeadLetters(engine_store(), MemoryBlobStore()), list[Output]()
+    by_broker: Any = {"outbox_id": "", "message_id": "m"}
+    for number, attempt in enumerate((0, 1, 3)):
+        kept = msgspec.structs.replace(delivery(**by_broker, attempt=attempt), sequence=number)
+        await letters.keep(kept, "no", "")
+
+    async def send(outputs: Sequence[Output]) -> None:
+        sent.extend(outputs)
+
+    (first,) = [letter for letter in await letters.list("adds") if not letter.message.attempt]
+    await letters.resubmit("adds", first.sequence, send, attempt=2)
+    (again,) = sent
+    assert (again.message.outbox_id, again.message.message_id) == ("m", f"m~{first.sequence}-2")
+    assert [letter.message.attempt for letter in await letters.list("adds")] == [3]
+    edits = [msgspec.structs.replace(again.message, body=b"", claim=claim) for claim in ("a", "b")]
+    assert len({stored_dead_letters._broker_id("m", 1, 1, edit) for edit in edits}) == 2  # to a broker they are two
+
+
+async def test_a_dead_letter_without_an_identity_is_known_by_its_number_but_on_a_subscription() -> None:
+    letters, sent = StoredDeadLetters(engine_store(), MemoryBlobStore()), list[Output]()
+    for queue, identity in (("adds", "sequence-1"), ("t/Subscriptions/s", "")):
+        await letters.keep(msgspec.structs.replace(delivery(outbox_id=""), queue=queue), "no", "")
+        (letter,) = await letters.list(queue)
+        assert letter.message.identity == identity
+
+    async def send(outputs: Sequence[Output]) -> None:
+        sent.extend(outputs)
+
+    await letters.resubmit("t/Subscriptions/s", letter.sequence, send, attempt=1)
+    assert (sent[0].destination, sent[0].message.message_id) == ("t", "")
+
+
 async def test_outputs_for_a_destination_that_is_gone_are_tried_again_and_then_wait_on_record() -> None:
     tried = list[str]()
 
@@ -279,6 +426,9 @@ async def test_a_message_is_completed_behind_its_delayed_copy_and_given_back_wit
         message = copy.message
         assert (message.identity, message.message_id, message.correlation_id) == ("1", "1~tx", "c")
         assert (message.created_ms, message.failures, message.error) == (NOW_MS, 3, "of this")
+        unnamed = msgspec.structs.replace(work(), delivery=delivery(outbox_id=""))
+        await settlement(bus).settle(Attempt(unnamed), Later(0.0, 0))
+        assert (sent[1].due_ms, sent[1].message.identity) == (0, "sequence-1")  # as a copy it has another number
 
 
 def test_failed_pushes_are_noted_for_so_many_destinations_and_counted_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,6 +677,25 @@ def test_the_others_of_a_message_are_applied_when_all_but_one_are() -> None:
     assert not shared.are_others_applied()
 
 
+def test_the_refusals_of_several_handlers_are_one_with_their_names_and_the_first_stack() -> None:
+    branches = [Attempt(work()) for _ in range(3)]
+    no, stacked = PoisonMessage("no", "x" * 9_000), PoisonMessage("failed", f"it broke{STACK_HEAD}  line 1")
+    found = outcome_of_all(branches, [stacked, None, no])
+    assert isinstance(found, PoisonMessage) and found.reason == "rejected"
+    text, stack = split_stack(found.description)
+    assert text.startswith("add: failed: it broke; add: no: xxx") and len(text) == REASON_LENGTH_MAX
+    assert stack.endswith("  line 1")
+    same = outcome_of_all(branches[:2], [no, no])
+    assert isinstance(same, PoisonMessage) and same.reason == "no"
+
+
+def test_the_first_refusal_of_an_attempt_stands() -> None:
+    attempt = Attempt(work())
+    for reason in ("oversize", "failed"):
+        attempt.refuse(PoisonMessage(reason, ""))
+    assert isinstance(attempt.work.refusal, PoisonMessage) and attempt.work.refusal.reason == "oversize"
+
+
 # A bus as an intake
 
 
@@ -628,7 +797,9 @@ async def test_so_many_waiting_messages_are_known_and_no_more(monkeypatch: pytes
     for number in range(4):
         one = msgspec.structs.replace(work(), inbox=bytes([number]) * 32)
         assert await known.note(one, record_key(None, one.inbox)) is None
-        assert len(known._known) <= 2
+        assert known.remembered()[-1] == one.inbox and len(known.remembered()) <= 2
+    known.forget(one)  # it runs, and a copy of it may wait behind another block
+    assert one.inbox not in known.remembered()
 
 
 async def test_what_is_on_record_of_a_waiting_message_is_read_from_a_store_that_does_not_tell() -> None:
@@ -641,9 +812,13 @@ async def test_what_is_on_record_of_a_waiting_message_is_read_from_a_store_that_
 
 
 def test_the_first_of_two_payloads_under_an_id_is_put_on_record_as_waiting() -> None:
-    first, second = (msgspec.structs.replace(work(), fingerprint=digest) for digest in (b"1" * 32, b"2" * 32))
+    held = msgspec.structs.replace(delivery(), failures=3)
+    first, second = (
+        msgspec.structs.replace(work(), delivery=held, fingerprint=digest) for digest in (b"1" * 32, b"2" * 32)
+    )
     commit = waiting_commit(PLAN, [first, second], {}, NOW_MS)
-    assert commit.refused[INBOX].fingerprint == b"1" * 32 and len(commit.postponed) == 2
+    assert commit.refused[INBOX].fingerprint == b"1" * 32
+    assert [postponed.failures for postponed in commit.postponed] == [3, 3]
 
 
 def test_a_message_stays_behind_a_block_while_one_of_its_handlers_has_not_applied_it() -> None:
@@ -663,13 +838,16 @@ class Refusing:
 
     def __init__(self, *outcomes: Conflict | Exception | None) -> None:
         self.outcomes = list(outcomes)
+        self.commits = list[Commit]()
         self.released = list[Delivery]()
         self.settled = list[Delivery]()
+        self.holds_locks = True
 
     async def load(self, states: Sequence[str], markers: Sequence[bytes]) -> tuple[dict[str, Any], dict[bytes, Any]]:
         return {}, {}
 
     async def commit(self, commit: Commit) -> Conflict | None:
+        self.commits.append(commit)
         outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
         if isinstance(outcome, Exception):
             raise outcome
@@ -679,7 +857,7 @@ class Refusing:
         pass
 
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
-        return len(deliveries)
+        return len(deliveries) if self.holds_locks else 0
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         self.released += deliveries
@@ -723,6 +901,53 @@ async def test_the_first_commit_ends_a_row_of_releases(together: bool) -> None:
     assert scope.retry_backoff.count == 0 and journal.settled == [delivery()]
 
 
+async def test_a_message_whose_lock_is_over_is_not_handled_again() -> None:
+    journal = Refusing(Throttled("not now"), None)
+    journal.holds_locks = False
+    await journal.scope().attempt([delivery()])
+    assert len(journal.commits) == 1 and journal.settled == [delivery()] and not journal.released
+
+
+@pytest.mark.parametrize("markers", [frozenset({INBOX}), frozenset[bytes]()])
+async def test_a_message_of_an_engine_gets_a_marker_once_one_was_in_its_way(markers: frozenset[bytes]) -> None:
+    plan, inside = compile_app(adding()), msgspec.structs.replace(delivery(), from_outside=False)
+    journal = Refusing(Conflict(states=frozenset({"Sum:a"})), Conflict(markers=markers), None)
+    await journal.scope(plan).attempt([inside])
+    assert [bool(commit.applied) for commit in journal.commits] == [False, False, bool(markers)]
+    assert plan.counts.conflicts == 2
+
+
+@pytest.mark.parametrize("alone", [False, True])
+async def test_behind_a_message_that_is_put_off_its_session_is_given_back(alone: bool) -> None:
+    app = App("waits")
+    app.queue("adds", "per_key")
+
+    @app.handler("adds", key="key")
+    def wait(message: Add, total: Sum) -> None:
+        raise Retry("not now")
+
+    given = [msgspec.structs.replace(delivery(outbox_id=id, session_id="s"), sequence=int(id)) for id in ("1", "2")]
+    journal = Refusing(None)
+    scope = journal.scope(compile_app(app))
+    scope.suspending |= {"wait"} if alone else set()
+    await scope.attempt(given)
+    await until(lambda: len(journal.settled) == 2)
+    assert [len(commit.postponed) for commit in journal.commits] == [1] and journal.released == [given[1]]
+
+
+async def test_a_commit_that_is_too_large_refuses_every_part_of_its_message() -> None:
+    app = App("twice")
+    for name in ("one", "two"):
+
+        @app.handler("adds", key="key", name=name)
+        def add(message: Add, total: Sum) -> None: ...
+
+    journal = Refusing(TooLarge("it does not fit"), None)
+    await journal.scope(compile_app(app)).attempt([delivery()])
+    await until(lambda: bool(journal.settled))
+    assert [refusal.reason for refusal in journal.commits[1].refused.values()] == ["oversize", "oversize"]
+
+
 async def test_what_cannot_be_put_on_record_as_waiting_is_given_back() -> None:
     journal = Refusing(Throttled("the engine is full"))
     waits = msgspec.structs.replace(delivery(), waits=True)
@@ -762,6 +987,12 @@ async def test_behind_a_message_whose_lock_was_over_in_a_batch_its_session_is_gi
 
 def group(documents: dict[str, StateDocument] | None = None) -> EngineTransaction:
     return EngineTransaction(PLAN, NOW_MS, documents or {}, {}, never_durable)
+
+
+def test_a_group_sees_nothing_of_another_over_the_same_states() -> None:
+    first = group()
+    first.sibling().refuse(Attempt(work()), PoisonMessage("no", ""))
+    assert not first.markers
 
 
 def test_what_a_group_refuses_and_then_applies_is_applied() -> None:

@@ -397,4 +397,5 @@ def test_what_is_left_when_nothing_more_can_happen_is_found(what: str) -> None:
     ghost = Ledger(emitted=frozenset((monitor._book.emission(output()),))) if what == "NoLost" else Ledger()
     staged = ((ID, Partition(((staged_key(ID, TX).id, Doc(b"{}", 1)),))),)
     left = staged if what.endswith("record") else store, bus, (("overflow/x", 1),) if what.endswith("blob") else blobs
-    assert monitor.final(ghost, left, NOW_MS)[0].promise == what.partition(" ")[0]
+    found = monitor.final(ghost, left, NOW_MS)[0]
+    assert found.promise == what.partition(" ")[0] and ("never left" in found.text) == (found.promise == "NoLost")
