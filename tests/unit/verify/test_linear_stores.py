@@ -156,3 +156,4 @@ def test_findings_are_bounded_and_counted() -> None:
     verdict = check([Life(is_empty=True), *ghosts, Quiesce(queues=[])])
     assert (len(verdict.findings), verdict.finding_count) == (100, 300)
     assert "300 findings in all" in verdict.text
+    assert "findings in all" not in check([Life(is_empty=True), *ghosts[:100], Quiesce(queues=[])]).text
