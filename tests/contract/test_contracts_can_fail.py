@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import msgspec
@@ -14,9 +16,22 @@ import pytest
 from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.log.memory_disk import Crash
-from outbox.ports import BlobStore, Create, Document, Lost, Output, Postponement, Replace, Settle, StateStore, Won
+from outbox.ports import (
+    BlobStore,
+    Create,
+    Delete,
+    Document,
+    Lost,
+    Output,
+    Postponement,
+    Replace,
+    Settle,
+    StateStore,
+    Won,
+)
 from outbox.verify import contracts
 from outbox.verify.contracts import BusFixture, JournalFixture
+from outbox.verify.suites import blobs, bus, journal, store
 from tests.contract import benches
 
 Call = Callable[..., Awaitable[Any]]
@@ -94,6 +109,70 @@ def last_writer_wins(call: Call) -> Call:
     return write
 
 
+def deleting_any(call: Call) -> Call:
+    """Deletes whatever version is there."""
+
+    async def write(operations: Sequence[Any]) -> Any:
+        outcome = await call(operations)
+        if isinstance(operations[0], Delete) and isinstance(outcome, Lost) and outcome.current is not None:
+            return await call([Delete(operations[0].key, outcome.current.version)])
+        return outcome
+
+    return write
+
+
+def keeping_what_lost(call: Call) -> Call:
+    """Says that a write has lost, and does it."""
+
+    async def write(operations: Sequence[Any]) -> Any:
+        outcome = await call(operations)
+        if isinstance(operations[0], Replace) and isinstance(outcome, Lost) and outcome.current is not None:
+            await call([replace(operations[0], if_match=outcome.current.version)])
+        return outcome
+
+    return write
+
+
+def in_two_batches(call: Call) -> Call:
+    """Takes more at once than a batch holds."""
+
+    async def write(operations: Sequence[Any]) -> Any:
+        half = len(operations) // 2 if len(operations) > 10 else 0
+        first = (await call(operations[:half])).versions if half else ()
+        outcome = await call(operations[half:])
+        return Won((*first, *outcome.versions)) if isinstance(outcome, Won) else outcome
+
+    return write
+
+
+def scanning(change: Callable[..., Any]) -> Any:
+    """Scans of other partitions and prefixes, or of documents that are changed."""
+
+    def fault(call: Any) -> Any:
+        async def scan(partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+            for other, beginning, changed in change(partition, prefix):
+                async for document in call(other, prefix=beginning):
+                    yield changed(document)
+
+        return scan
+
+    return fault
+
+
+def as_is(document: Document) -> Document:
+    return document
+
+
+def with_ttl(change: Callable[[float | None], float | None]) -> Fault:
+    """Replaces with another time to live."""
+    return changing(lambda ops: ([replace(o, ttl_s=change(o.ttl_s)) if type(o) is Replace else o for o in ops],))
+
+
+def cut_to(size_bytes: int) -> Fault:
+    """Takes what is too large, and keeps the beginning."""
+    return changing(lambda ops: ([replace(o, body=o.body[:size_bytes]) if hasattr(o, "body") else o for o in ops],))
+
+
 STORE_FAULTS: dict[str, tuple[str, Fault, str]] = {
     "a body is cut": (
         "read",
@@ -118,6 +197,29 @@ STORE_FAULTS: dict[str, tuple[str, Fault, str]] = {
         "write",
         changing(lambda ops: ([op if not hasattr(op, "ttl_s") else replace(op, ttl_s=None) for op in ops],)),
         "a_document_vanishes",
+    ),
+    "time to live is halved": ("write", with_ttl(lambda s: s and s / 2), "vanished before its time to live was over"),
+    "time to live never ends": ("write", with_ttl(lambda s: s or 2), "a_write_without_a_time_to_live_ends_it"),
+    "a delete ignores its version": ("write", deleting_any, "a_delete_wins_at_its_version"),
+    "a write that lost is kept": ("write", keeping_what_lost, "a write that lost changed the document"),
+    "a version is empty": ("write", answering(lambda o: (isinstance(o, Won) and Won(("",))) or o), "with version ''"),
+    "versions are left out": (
+        "write",
+        answering(lambda o: Won(o.versions[:2]) if isinstance(o, Won) else o),
+        "3 operations won with versions",
+    ),
+    "a large batch is taken": ("write", in_two_batches, "1 operations over the stated limits"),
+    "a large document is taken": ("write", cut_to(1_000), "1 operations over the stated limits were taken"),
+    "a scan leaves its partition": (
+        "scan",
+        scanning(lambda name, prefix: [(each, prefix, as_is) for each in (name, "contract-other")]),
+        "a scan left its partition",
+    ),
+    "a scan ignores its prefix": ("scan", scanning(lambda name, _: [(name, "", as_is)]), "a scan of prefix 'b' gave"),
+    "a scan tells no version": (
+        "scan",
+        scanning(lambda name, prefix: [(name, prefix, lambda d: replace(d, version="?"))]),
+        "a scan gives another document than a read",
     ),
 }
 
@@ -223,6 +325,17 @@ BUS_FAULTS: dict[str, tuple[str, Fault, str]] = {
         doing_nothing(lambda d: d.locked_until_ms + 60_000),
         "a_renewed|a_lock_that_runs",
     ),
+    "a renewal tells no new end": ("renew", answering(lambda _: 0), "renewed from"),
+    "what is scheduled never comes": (
+        "send",
+        changing(lambda outputs: ([msgspec.structs.replace(o, due_ms=2 * o.due_ms) for o in outputs],)),
+        "a_scheduled_message_is_not_seen",
+    ),
+    "more comes than was asked for": (
+        "receive",
+        lambda call: lambda queue, count_max, wait_s: call(queue, count_max=99, wait_s=wait_s),
+        "asked for at most 3",
+    ),
     "a batch is turned round": ("send", changing(lambda outputs: (list(outputs)[::-1],)), "overtook"),
 }
 
@@ -238,6 +351,32 @@ async def test_a_fault_planted_in_a_bus_is_caught(fault: str, tmp_path: Path) ->
 
     with pytest.raises(AssertionError, match=said):
         await contracts.check_message_bus(make)
+
+
+def overwriting_others(call: Call) -> Call:
+    """Says that a blob is there, and changes it."""
+
+    async def write(name: str, data: bytes) -> bool:
+        is_new: bool = await call(name, data)
+        if not is_new:
+            blobs: Any = call.__self__  # type: ignore[attr-defined]  # the store behind the method
+            await blobs.delete(name)
+            await call(name, data)
+        return is_new
+
+    return write
+
+
+def taking_names_for_ever(call: Call) -> Call:
+    """Writes each name once, whatever is deleted."""
+    names = set[str]()
+
+    async def write(name: str, data: bytes) -> Any:
+        is_new = name not in names
+        names.add(name)
+        return is_new and await call(name, data)
+
+    return write
 
 
 BLOB_FAULTS: dict[str, tuple[str, Fault, str]] = {
@@ -258,6 +397,18 @@ BLOB_FAULTS: dict[str, tuple[str, Fault, str]] = {
         lambda call: lambda name, bytes_max: call(name, bytes_max=1 << 30),
         "a_blob_over_the_readers_limit",
     ),
+    "other bytes are written over it": ("write", overwriting_others, "a blob was changed by a second write"),
+    "an empty blob is nothing": (
+        "write",
+        lambda call: lambda name, data: call(name if data else "?", data),
+        "'empty' is not read as it was written",
+    ),
+    "the reader's limit is too small": (
+        "read",
+        lambda call: lambda name, bytes_max: call("?" if bytes_max == 5 else name, bytes_max=bytes_max),
+        "a blob of just the limit was not read",
+    ),
+    "a name is taken for ever": ("write", taking_names_for_ever, "the name of a deleted blob is taken"),
     "a deletion is forgotten": ("delete", doing_nothing(None), "a_deleted_blob_is_gone"),
 }
 
@@ -334,10 +485,15 @@ async def test_a_claim_that_is_not_on_record_is_caught(tmp_path: Path) -> None:
         await contracts.check_journal(make)
 
 
-def test_clauses_can_be_listed_by_name() -> None:
-    suites = (
-        *(contracts.STATE_STORE, contracts.MESSAGE_BUS, contracts.BLOB_STORE, contracts.JOURNAL),
-        contracts.ORDERED_LOG,
-    )
-    names = [contracts.name_of(clause) for suite in suites for clause in suite]
-    assert len(names) == len({f"{suite}{name}" for suite, name in enumerate(names)}) > 50
+def test_every_clause_is_in_its_suite() -> None:
+    suites: dict[ModuleType, Sequence[Any]] = {
+        store: (*contracts.STATE_STORE, *contracts.ORDERED_LOG),
+        bus: contracts.MESSAGE_BUS,
+        blobs: contracts.BLOB_STORE,
+        journal: contracts.JOURNAL,
+    }
+    for module, suite in suites.items():
+        functions = [each for each in vars(module).values() if inspect.iscoroutinefunction(each)]
+        own = [each for each in functions if each.__module__ == module.__name__]
+        written = [each for each in own if len(inspect.signature(each).parameters) == 1]
+        assert written == list(suite) and len(set(map(contracts.name_of, written))) == len(written)

@@ -35,7 +35,7 @@ async def a_blob_is_written_once(blobs: BlobStore) -> None:
     await blobs.write("a", data)
     for again in (b"second", data):
         promise(await blobs.write("a", again) is False, f"writing {again!r} over a blob that exists did not give False")
-    promise(await blobs.read("a", bytes_max=LIMIT) == data, "a blob was changed by a second write")
+        promise(await blobs.read("a", bytes_max=LIMIT) == data, "a blob was changed by a second write")
 
 
 async def what_was_written_does_not_change_with_its_source(blobs: BlobStore) -> None:
