@@ -39,7 +39,7 @@ class AppRerun:
         for work in admit(self._plan, [_delivery(place, whole) for place, whole in deliveries], commit.at_ms):
             for part in (work, *work.others):
                 if part.inbox.hex() in replacing:
-                    group.markers[part.inbox] = Refusal(part.fingerprint, "", "", part.delivery.message.attempt - 1)
+                    group.markers[part.inbox] = Refusal(part.fingerprint, "no", "", part.delivery.message.attempt - 1)
                 if part.inbox.hex() in wanted and not self._handle(group, part):
                     return None
         return Redone(

@@ -51,8 +51,8 @@ def settled(op: int, how: str, queue: str = IN) -> list[Event]:
     return [Settled(op=op, queue=queue, sequence=1, id="t0", how=how), Ok(op=op)]
 
 
-def quiet(*queues: str, at_ms: int = 0, **tallies: Tally) -> Quiesce:
-    return Quiesce(at_ms=at_ms, queues=list(queues), tallies=tallies)
+def quiet(*queues: str, at_ms: int = 0, tallies: dict[str, Tally] | None = None) -> Quiesce:
+    return Quiesce(at_ms=at_ms, queues=list(queues), tallies=tallies or {})
 
 
 APPLIED: list[Event] = [Commit(op=2, ended=T0, applied=["k"]), Ok(op=2)]
@@ -119,7 +119,7 @@ HISTORIES: dict[str, tuple[list[Event], list[tuple[str, int]]]] = {
         [("lost commit", 4)],
     ),
     "it is lost at the end": (
-        [Life(is_empty=True, tallies={IN: Tally(0, 0)}), comes(), *APPLIED, quiet(IN, **{IN: Tally(1, 0)})],
+        [Life(is_empty=True, tallies={IN: Tally(0, 0)}), comes(), *APPLIED, quiet(IN, tallies={IN: Tally(1, 0)})],
         [("lost commit", 5)],
     ),
     "a message is put off and does not come": (
@@ -183,5 +183,5 @@ def test_what_is_wrong_in_a_history_is_found_where_it_shows_and_nothing_else(nam
 
 def test_what_left_unseen_is_told_once() -> None:
     tally = Tally(3, 3)
-    verdict = check([Life(is_empty=True, tallies={IN: Tally(0, 0)}), *[quiet(IN, **{IN: tally})] * 2])
+    verdict = check([Life(is_empty=True, tallies={IN: Tally(0, 0)}), *[quiet(IN, tallies={IN: tally})] * 2])
     assert verdict.ok and verdict.counts.unexplained == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,7 +30,15 @@ from outbox.verify.guarantees import check
 from outbox.verify.history import History
 from outbox.verify.recorded import events
 from outbox.verify.recorded.events import Event, Held, Life
-from outbox.verify.recorded.recording import RecordedBlobs, RecordedBus, RecordedJournal, recorded, remember
+from outbox.verify.recorded.recording import (
+    RecordedBlobs,
+    RecordedBus,
+    RecordedJournal,
+    recorded,
+    recorded_claim,
+    remember,
+    state_digest,
+)
 from outbox.verify.recorded.verdict import Verdict
 from tests.unit.messages import Transfer
 from tests.unit.waiting import until
@@ -390,7 +399,7 @@ class Answers:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         async def answered(*_: object, **__: object) -> object:
-            if isinstance(self.answer, Exception):
+            if isinstance(self.answer, BaseException):
                 raise self.answer
             return self.answer
 
@@ -440,12 +449,13 @@ async def test_a_state_that_was_loaded_anew_began_at_an_unknown_version_for_an_o
         (UnknownDestination("q"), events.Fail),
         (OutcomeUnknown("no answer"), events.Unknown),
         (RuntimeError("a bug"), events.Unknown),
+        (asyncio.CancelledError(), events.Unknown),
     ],
 )
 async def test_only_a_refusal_is_known_to_have_had_no_effect(answer: object, kind: type) -> None:
     history = History()
     commit = Commit(0, 0, [], {}, {}, [], {}, {}, {}, [], [])
-    with suppress(Throttled, UnknownDestination, OutcomeUnknown, RuntimeError):
+    with suppress(Throttled, UnknownDestination, OutcomeUnknown, RuntimeError, asyncio.CancelledError):
         await RecordedJournal(cast(Any, Answers(answer)), history).commit(commit)
     assert [type(event) for event in history.events()] == [events.Commit, kind]
 
@@ -468,3 +478,18 @@ def test_the_oldest_is_forgotten_first_and_what_is_seen_again_is_the_newest() ->
     for key in ("a", "b", "a", "c"):
         remember(known, key, 1, 2)
     assert list(known) == ["a", "c"]
+
+
+def test_a_delivery_is_recorded_with_its_attempt_and_whole_where_bodies_are_kept() -> None:
+    history, given = History(bodies=True), delivery(5, "a", attempt=2)
+    recorded_claim(history, [given])
+    [claim] = history.events()
+    assert claim == events.Claim(
+        deliveries=[events.Delivered("a", "q", 5, True, 2, events.digest_of(given.message))],
+        wholes=[events.Whole(given.message, 4, 0, 0, True)],
+    )
+
+
+def test_a_state_has_a_check_number_of_its_own_whatever_it_is() -> None:
+    nothing, zero = b"", bytes.fromhex("9d0ad96d")  # whose checksum is that of nothing
+    assert crc32(zero) == crc32(nothing) == 0 and [state_digest(each) for each in (nothing, zero)] == [0, 1]

@@ -11,10 +11,13 @@ from msgspec.structs import replace
 
 from outbox import App, Context, Engine, Reject, Worker
 from outbox.message import Message
+from outbox.ports import Delivery
+from outbox.runtime.delivery.admission import admit
+from outbox.runtime.start.plan import compile_app
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
 from outbox.verify.recorded.events import Change, Claim, Commit, Delivered, Ended, Event, Life, Ok, Quiesce, Seen, Whole
-from outbox.verify.recorded.linear import Place, Redone, Serial
+from outbox.verify.recorded.linear import Place, Redone, Rerun, Serial
 from outbox.verify.recorded.recording import recorded
 from outbox.verify.recorded.rerun import rerun
 from outbox.verify.recorded.verdict import Findings, Verdict
@@ -155,6 +158,44 @@ async def test_without_bodies_nothing_is_run_again_and_that_is_counted() -> None
     events = [replace(e, wholes=[]) if isinstance(e, Claim) else e for e in (await run(app, ORDERS[:6])).events()]
     verdict = check(events, rerun=rerun(app))
     assert verdict.counts.rerun == 0 and verdict.counts.not_rerun > 0
+
+
+twice = App("twice")
+for name in ("one", "two"):
+
+    @twice.handler("orders", key="account", name=name)
+    def add(order: Order, account: Account) -> None:
+        account.balance += order.amount
+
+
+def redone(again: Rerun, application: App, order: Order, attempt: int = 0, **fields: object) -> Redone | None:
+    """Run a message again as a commit of this: `True` stands for its inbox keys."""
+    body, wire_type = application.encode(order)
+    message = Message(body=body, type=wire_type, outbox_id=order.id, created_ms=1, attempt=attempt)
+    (work,) = admit(compile_app(application), [Delivery("orders", 1, message, 0, 0, 0)], 1)
+    keys = [part.inbox.hex() for part in (work, *work.others)]
+    told = {name: keys if value is True else value for name, value in fields.items()}
+    commit = replace(Commit(op=1, at_ms=1), **told)
+    return again.run(commit, [(("orders", 1), Whole(message))])
+
+
+def test_a_handling_is_run_again_at_the_states_that_its_commit_has_seen() -> None:
+    again, changes = rerun(app), [Change("Account:a", 0, 1)]
+    assert redone(again, app, Order("o1", "a", 9), applied=True, changes=changes)
+    found = redone(again, app, Order("o2", "a", 5), refused=True, seen=[Seen("Account:a", 1)])
+    assert found is not None and len(found.refused) == 1 and not found.applied
+    resubmitted = redone(again, app, Order("o3", "a", 1), 1, applied=True, replacing=True, changes=changes)
+    assert resubmitted is not None and len(resubmitted.applied) == 1
+
+
+def test_every_handler_of_a_message_is_run_again() -> None:
+    found = redone(rerun(twice), twice, Order("o1", "a", 1), applied=True, changes=[Change("Account:a", 0, 1)])
+    assert found is not None and len(found.applied) == 2
+
+
+def test_what_lies_in_a_blob_is_not_run_again() -> None:
+    whole = Whole(Message(body=b"", type="Order", outbox_id="o1", created_ms=1, claim="claims/x"))
+    assert rerun(app).run(Commit(op=1, at_ms=1, applied=["00"]), [(("orders", 1), whole)]) is None
 
 
 class Again:

@@ -63,6 +63,7 @@ def test_a_lost_input_is_at_most_once_only() -> None:
     word = [came("a"), came("b"), went("b")]
     assert decide(CONCAT, word, "at-most-once") is None
     assert decide(CONCAT, [*word, QUIESCE], "at-most-once") is None
+    assert decide(CONCAT, [came("a", channel="x"), came("b", channel="x"), went("b")], "at-most-once") is None
     quiet = decide(CONCAT, [*word, QUIESCE], "exactly-once")
     assert quiet is not None and (quiet.line, quiet.what) == (4, "quiesce")
     assert decide(CONCAT, [*word, QUIESCE], "at-least-once") is not None
