@@ -11,7 +11,9 @@ import pytest
 
 from outbox import App, Client, Context, Engine, UnknownDestination
 from outbox.errors import OutboxError, PoisonMessage, UnknownType
+from outbox.message import Message
 from outbox.name_checks import known_messages, shown
+from outbox.ports import Commit, Output
 from outbox.testing import Harness
 from tests.unit.messages import Count, deliver
 from tests.unit.runtime.orders import Order, Payment, Saga
@@ -146,3 +148,22 @@ async def test_what_only_requests_handle_is_known_too() -> None:
         with pytest.raises(TypeError, match="takes a key that is a text"):
             await world.state(Count, 1)
     assert known_messages(app) == {Order}
+
+
+@pytest.mark.engine_only("elsewhere a commit is seen by what it writes")
+async def test_a_commit_that_was_cut_off_has_sent_what_its_markers_show_and_once(scope: str) -> None:
+    app = shop()
+
+    def cut_off(number: int, **applied: bytes) -> Commit:
+        body, wire_type = app.encode(Order(f"cut off {number}"))
+        told = [Output("parcels", 0, Message(body=body, type=wire_type, outbox_id=f"{number}"))]
+        return Commit(0, 0, [], {}, {}, told, {bytes.fromhex(key): b"" for key in applied}, {}, {}, [], [])
+
+    async with Harness(app) as world:
+        await world.send("orders", Order("o1"), id="o1")
+        await world.wait_idle()
+        (known,) = world.engine.state.markers.known
+        world._undecided += [cut_off(1, **{known.hex(): b""}), cut_off(2, **{"ff" * 32: b""}), cut_off(3)]
+        for _ in range(2):
+            await world.restart()
+        assert [order.id for order in world.sent("parcels")] == ["o1", "cut off 1"]

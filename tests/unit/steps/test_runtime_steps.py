@@ -22,6 +22,7 @@ from outbox.engine.backend.store_scopes import ItemStore
 from outbox.engine.engine import Engine
 from outbox.errors import (
     REASON_LENGTH_MAX,
+    CorruptRecord,
     OutcomeUnknown,
     PoisonMessage,
     Refused,
@@ -644,6 +645,28 @@ async def test_only_a_dead_letter_blocks_its_session(outcome: Later | PoisonMess
     )
     head = msgspec.structs.replace(work(), in_order=True, lane="s", blocks_key=True)
     assert await scope._end(Attempt(head), outcome) and blocks == calls and len(bus.settled) == 1
+
+
+@pytest.mark.parametrize("error", [NothingCommitted(), CorruptRecord("not ours")])
+async def test_what_fails_together_is_handled_singly_and_what_cannot_be_held_waits(
+    error: Exception,
+) -> None:
+    class Apart:
+        async def together(self, attempts: Sequence[Attempt]) -> list[Any]:
+            raise error
+
+        async def once(self, attempt: Attempt) -> None: ...
+
+        async def hold(self, attempt: Attempt) -> None:
+            raise error
+
+    protocol: Any = Apart()
+    blocked: Any = None
+    bus, options = Bus(), {"now_ms": lambda: NOW_MS, "backoff": Backoff(at_once), "spawn": print}
+    scope = StoreScope(PLAN, protocol, settlement(bus), blocked, MemoryBlobStore(), **cast("Any", options))
+    assert await scope._commit_or_retry([Attempt(work()), Attempt(work())]) is None
+    assert bus.settled == ["complete", "complete"]
+    assert isinstance(await scope._waiting_outcome(Attempt(work())), Later)
 
 
 async def test_a_block_that_is_not_ours_blocks_and_is_left_alone() -> None:
