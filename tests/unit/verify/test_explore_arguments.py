@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -125,10 +125,10 @@ def test_a_queue_that_was_never_declared_is_refused_with_the_cure() -> None:
 
 def test_a_limit_that_is_reached_is_reported_and_nothing_claimed() -> None:
     messages = [("orders", Order("o1"), f"o{n}") for n in range(6)]
-    report = explore(app, messages, seconds=0.05)
+    report = explore(app, messages, seconds=0.05, seed=7)
     assert not report.exhausted and not report.anomalies
     assert "not exhausted: " in report.text and "CPU seconds is reached" in report.text
-    assert "seed 0" in report.parts[-1].scope, "what is left of the time goes into drawn runs"
+    assert "seed 7" in report.parts[-1].scope, "what is left of the time goes into drawn runs"
 
 
 def test_topics_keys_and_handlers_without_state_can_be_explored() -> None:
@@ -146,3 +146,18 @@ def test_topics_keys_and_handlers_without_state_can_be_explored() -> None:
 
     report = explore(posts, [("news", Order("o1"), "o1")], given=[("7", Till(1))])
     assert report.exhausted, report.text
+
+
+def test_each_number_is_of_its_own_kind_of_fault() -> None:
+    kinds = {"crashes": 1, "lost": 2, "delayed": 3, "refused": 4, "expired": 5, "stale": 6, "jumps": 7, "timeouts": 8}
+    report = explore(app, [O1], scope="partition", rescheduled=2, seconds=0.01, **cast(Any, kinds))
+    faults = "crash 1, lost 2, delay 3, error 4, expire 5, stale 6, jump 7, timeout 8"
+    assert f"2 workers, 1 message, 1 duplicate, rescheduled 2 times, {faults}" in report.scope
+
+
+def test_every_number_of_copies_and_workers_is_explored() -> None:
+    report = explore(app, [O1], workers=2, duplicates=2, crashes=0)
+    assert report.exhausted, report.text
+    for workers in (1, 2):
+        found = [part.scope for part in report.parts if f"{workers} worker(s)" in part.scope]
+        assert {copies for scope in found for copies in (1, 2, 3) if f"{copies} with copies" in scope} == {1, 2, 3}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from outbox.verify import explore
+from outbox.verify.__main__ import main
 
 pytest_plugins = ["pytester"]
 
@@ -85,6 +90,49 @@ def test_a_failure_shows_the_command_that_runs_it_again(project: pytest.Pytester
     again = subprocess.run(command, cwd=project.path, capture_output=True, text=True, timeout=60, check=False)
     assert again.returncode == 1, again.stdout + again.stderr
     assert "OneCall: o1 (take) makes a call of ctx.call twice" in again.stdout
+
+
+MENDED = """
+mended = App("shop")
+
+@mended.handler("orders", key="id")
+async def take(order: Order, till: Till, ctx: Context) -> None:
+    await ctx.call(lambda key: key, idempotent=True)
+    till.sum += order.price
+
+def made() -> App:
+    return app
+"""
+
+
+def test_a_trace_ends_well_only_where_every_step_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    (tmp_path / "replayed_shop.py").write_text(SHOP + MENDED)
+    shop: Any = import_module_from(tmp_path / "replayed_shop.py")
+    report = explore(shop.app, [("orders", shop.Order("o1", 2), "o1")])
+    (tmp_path / "trace.json").write_bytes(report.anomalies[0].trace)
+    (tmp_path / "cut.json").write_bytes(report.anomalies[0].trace[:-9])
+    monkeypatch.delitem(sys.modules, "replayed_shop")  # as a process of its own has it, which finds it where it is
+    for app, code in (("", 1), ("replayed_shop:made", 1), ("replayed_shop:mended", 0)):
+        assert main(["replay", "trace.json", *(["--app", app] if app else [])]) == code, app
+    for wrong in (
+        ["none.json"],
+        ["cut.json"],
+        *(["trace.json", "--app", app] for app in ("x", "none:app", "sys:path")),
+    ):
+        with pytest.raises(SystemExit) as usage:
+            main(["replay", *wrong])
+        assert usage.value.code == 2, wrong
+
+
+def import_module_from(path: Path) -> Any:
+    """Import a module under its file's name."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_how_long_is_explored_can_be_said_from_outside(project: pytest.Pytester) -> None:
