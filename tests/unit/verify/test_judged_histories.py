@@ -16,12 +16,14 @@ from outbox.verify.recorded.events import (
     Event,
     Fail,
     In,
+    Left,
     Life,
     Ok,
     Postponed,
     Push,
     Quiesce,
     Read,
+    Result,
     Seen,
     Settled,
     Tally,
@@ -154,6 +156,11 @@ HISTORIES: dict[str, tuple[list[Event], list[tuple[str, int]]]] = {
          *(Push(op=2, outputs=sends()), Ok(op=2), quiet())],
         [],
     ),
+    "what was made before the recording leaves": ([BOOT, Push(op=2, outputs=sends()), Ok(op=2), quiet()], []),
+    "what has no answer leaves for another place": (
+        [EMPTY, STORED[0], Unknown(op=1), Push(op=2, outputs=sends()), Ok(op=2), quiet()],
+        [("changed payload", 4)],
+    ),
     "a change from an unknown version": (
         [EMPTY, Commit(op=1, changes=changes(-1, 5), applied=["k"]), Ok(op=1), quiet()],
         [],
@@ -185,3 +192,19 @@ def test_what_left_unseen_is_told_once() -> None:
     tally = Tally(3, 3)
     verdict = check([Life(is_empty=True, tallies={IN: Tally(0, 0)}), *[quiet(IN, tallies={IN: tally})] * 2])
     assert verdict.ok and verdict.counts.unexplained == 3
+
+
+def test_what_leaves_early_or_is_of_no_commit_is_neither_once_nor_recoverable() -> None:
+    early: list[Event] = [EMPTY, Result(id="r"), Left(id="o", parents=["r"]), quiet()]
+    ghost: list[Event] = [EMPTY, Push(op=2, outputs=sends()), quiet()]
+    for events, what in ((early, "left early"), (ghost, "ghost output")):
+        found = check(events).findings[0]
+        assert found.what == what and {"exactly-once", "recoverable"} <= set(found.breaks)
+
+
+def test_attempts_are_at_the_same_where_they_end_the_same_from_the_same_versions() -> None:
+    one = Commit(op=1, ended=T0, seen=[Seen("A:1", 1)], applied=["k"])
+    other = Commit(op=2, ended=T0, seen=[Seen("A:1", 2)], refused=["k"])
+    steps = [Commit(op=op, changes=[Change("B:1", 0, 1, op)], applied=["m"], staged=True) for op in (3, 4)]
+    events = [event for commit in (one, other, *steps) for event in (commit, Fail(op=commit.op))]
+    assert check([EMPTY, *events, quiet()], guarantees=("deterministic",)).ok

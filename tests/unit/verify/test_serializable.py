@@ -16,7 +16,20 @@ from outbox.runtime.delivery.admission import admit
 from outbox.runtime.start.plan import compile_app
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
-from outbox.verify.recorded.events import Change, Claim, Commit, Delivered, Ended, Event, Life, Ok, Quiesce, Seen, Whole
+from outbox.verify.recorded.events import (
+    Change,
+    Claim,
+    Commit,
+    Delivered,
+    Emitted,
+    Ended,
+    Event,
+    Life,
+    Ok,
+    Quiesce,
+    Seen,
+    Whole,
+)
 from outbox.verify.recorded.linear import Place, Redone, Rerun, Serial
 from outbox.verify.recorded.recording import recorded
 from outbox.verify.recorded.rerun import rerun
@@ -254,6 +267,35 @@ def test_a_state_that_changes_only_when_it_is_run_again_is_found() -> None:
     more = Redone((Change("S:1", 0, 1, 7), Change("S:2", 0, 1, 8)), (), ("a1",), ())
     verdict = judge(Again(a=more), claimed(1), changing("a", 1, before=0), Ok(op=1))
     assert "state S:2 changes, which it did not" in verdict.findings[0].text
+
+
+SENT = Emitted("a1-0", "out", 5)
+OTHERWISE = {
+    "another refusal": Redone((Change("S:1", 0, 1, 7),), (SENT,), ("a1",), ("x",)),
+    "another version": Redone((Change("S:1", 0, 2, 7),), (SENT,), ("a1",), ()),
+    "an output twice": Redone((Change("S:1", 0, 1, 7),), (SENT, SENT), ("a1",), ()),
+}
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_what_comes_out_otherwise_is_found_once_and_what_follows_is_not_run_again(what: str) -> None:
+    first, second = replace(changing("a", 1, before=0), outputs=[SENT]), changing("b", 2, before=1, op=2)
+    verdict = judge(Again(a=OTHERWISE[what]), claimed(1, 2), first, Ok(op=1), second, Ok(op=2))
+    assert [(finding.what, finding.line) for finding in verdict.findings] == [("not serializable", 4)]
+    assert (verdict.counts.rerun, verdict.counts.not_rerun) == (1, 1)
+
+
+def test_a_commit_waits_for_the_version_that_it_has_seen_and_one_that_handles_nothing_is_not_run() -> None:
+    again = Again()
+    sees = Commit(op=2, tx="b", ended=[Ended("q", 2, "m2")], seen=[Seen("S:1", 1)], applied=["b2"])
+    ends = Commit(op=3, tx="c", ended=[Ended("q", 3, "m3")])
+    judge(again, claimed(1, 2, 3), sees, Ok(op=2), ends, Ok(op=3), changing("a", 1, before=0), Ok(op=1))
+    assert [tx for tx, _ in again.run_again] == ["a", "b"]
+
+
+def test_commits_from_a_version_that_none_has_made_are_in_no_order() -> None:
+    found = judge(Again(), claimed(1), changing("a", 1, before=3), Ok(op=1)).first("serializable")
+    assert found is not None and "1 commits start from version 3 of state S:1, which no commit made" in found.text
 
 
 def test_serializable_without_rerun_is_refused_with_the_cure() -> None:
