@@ -6,26 +6,36 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from outbox import App, Engine, Worker
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.entities import QueueSettings
 from outbox.errors import NotRegistrable, OutcomeUnknown, Refused
-from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Won, Write
+from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
 from outbox.streams import Ingest, Inputs, OrderedLog, Processor, Step
 from outbox.streams.cells import Cell, Position
 from outbox.streams.log_places import Place
-from outbox.streams.register import Register
+from outbox.streams.plan import QueueOutput
+from outbox.streams.register import Out, Register
 from outbox.streams.replica import Progress, Replica
 from outbox.verify.faults import FaultPlan, Faults, FaultyStore, SimulatedCrash
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
-from outbox.verify.recorded.events import Push
+from outbox.verify.recorded.events import Found, Push, Read
 from outbox.verify.recorded.recording import recorded
-from outbox.verify.recorded.streams import recorded_ingest, recorded_log, recorded_processor, rows_of
+from outbox.verify.recorded.streams import (
+    Names,
+    RecordedDocuments,
+    Steps,
+    recorded_ingest,
+    recorded_log,
+    recorded_processor,
+    rows_of,
+)
 from outbox.verify.recorded.verdict import Verdict
 from tests.unit.messages import Number, Total
 from tests.unit.streams.making import sum_up
@@ -313,3 +323,60 @@ async def test_a_processor_that_began_and_took_nothing_has_left_entries_unread(e
     await recorded_processor(chain.processors[0], history).replica().look_or_begin()
     history.quiesce(rows_of(chain.numbers))
     assert [finding.what for finding in check(history).findings] == ["unread entries"]
+
+
+async def test_a_register_and_a_cell_are_told_of_once_and_nothing_is_of_what_is_not_theirs() -> None:
+    history = History()
+    steps = Steps(history, {"processor/p": Names("p", {}, {})})
+    register, cell = DocumentKey("processor/p", "register"), DocumentKey("log/numbers/0.0/0", "0000000003")
+    documents = [
+        Document(register, msgspec.json.encode(Register(nonce="n1")), "1"),
+        Document(register, b"not ours", "2"),
+        Document(cell, msgspec.json.encode(Cell("c1")), "1"),
+        Document(replace(cell, id="0000000004"), b"not ours", "1"),
+        Document(replace(cell, id="0000000002"), msgspec.json.encode(Cell("c0", gone=True)), "1"),
+    ]
+    for document in (*documents, *documents):
+        steps.look(document)
+    found, read = history.events()
+    assert isinstance(found, Found) and found.txs == ["n1"]
+    assert isinstance(read, Read) and read.log == "log/numbers/0.0" and [at[:2] for at in read.cells] == [(3, "c1")]
+
+
+async def test_a_swap_is_recorded_with_the_records_beside_it_and_large_bodies_as_elsewhere(
+    engine: Engine,
+) -> None:
+    engine.declare(QueueSettings("told"))
+    large, small = (msgspec.Raw(b'"%b"' % (b"x" * size)) for size in (200_000, 1))
+    history, target = History(), QueueOutput(engine.queue("told"))
+    steps = Steps(history, {"ingest/i": Names("ingest/i", {}, {"large": target, "small": target})})
+    register = Register(outs=[Out(name, [raw], ["Text"]) for name, raw in (("large", large), ("small", small))])
+    commit = steps.commit(
+        Create(DocumentKey("ingest/i", "register"), msgspec.json.encode(register), tag=Tag("register")),
+        [
+            Create(DocumentKey("p", f"{what}{number}"), body, tag=Tag(what, (bytes([number]),)))
+            for number, (what, body) in enumerate(
+                (("commit", b"{}"), ("commit", b'{"reason":"no"}'), ("failures", b'{"count":1}'))
+            )
+        ],
+    )
+    assert (commit.applied, commit.refused, len(commit.spilled), len(commit.outputs)) == (["00"], ["01"], 1, 1)
+    assert commit.outputs[0].id.rpartition("-")[0] not in commit.spilled
+
+
+def test_only_the_records_of_an_ingest_that_lie_apart_are_recorded_there(engine: Engine) -> None:
+    ports = NarrowEngine(engine, "item").ports()
+
+    class Given:
+        """An ingest that shows which ports it gets."""
+
+        def rows(self) -> dict[str, Any]:
+            return {}
+
+        def over(self, ports_of: Any, _: Any) -> Any:
+            return [ports_of(each) for each in (ports, replace(ports, infrastructure=ports.store))]
+
+    given: Any = Given()
+    one, two = cast(Any, recorded_ingest(given, History()))
+    recorded_kinds = [isinstance(each, RecordedDocuments) for each in (one.store, two.store, two.infrastructure)]
+    assert recorded_kinds == [True, False, True] and one.infrastructure is None
