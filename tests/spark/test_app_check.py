@@ -40,6 +40,20 @@ def take(order: Order) -> None:
 def take_in_order(order: Order) -> None:
     raise AssertionError("no handler runs")
 
+@dataclass
+class Note:
+    author: str
+
+@app.handler("ordered", key=lambda note: note.author)
+def take_notes(note: Note) -> None:
+    raise AssertionError("no handler runs")
+
+app.topic("news")
+
+@app.handler("news", subscription="all", key=lambda order: order.shop)
+def take_news(order: Order) -> None:
+    raise AssertionError("no handler runs")
+
 @app.handler("versioned")
 def take_versioned(order: Versioned) -> None:
     raise AssertionError("no handler runs")
@@ -63,9 +77,10 @@ def test_what_the_handler_could_not_decode_is_set_aside_in_the_decoders_words(tm
 
 
 def test_a_row_whose_key_cannot_be_taken_is_set_aside(folder: str) -> None:
-    check = AppCheck("shop_of_rows:app", "ordered", "Order", folder)
-    assert check(b'{"id":"a","amount":5}') is None
-    assert "the key for take_in_order cannot be taken" in str(check(b'{"id":"a","amount":5,"shop":""}'))
+    for queue, handler in (("ordered", "take_in_order"), ("news", "take_news")):
+        check = AppCheck("shop_of_rows:app", queue, "Order", folder)
+        assert check(b'{"id":"a","amount":5}') is None
+        assert f"the key for {handler} cannot be taken" in str(check(b'{"id":"a","amount":5,"shop":""}'))
     assert AppCheck("shop_of_rows:app", "orders", "Order", folder)(b'{"id":"a","amount":5,"shop":""}') is None
 
 

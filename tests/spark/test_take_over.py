@@ -129,7 +129,8 @@ def test_a_stored_state_and_what_follows_it_are_read(tmp_path: Path) -> None:
     log = tmp_path / "_log"
     whole, _ = ManifestLog(Folder(tmp_path)).read()
     first = State().after(msgspec.json.decode((log / f"{1:020}.json").read_bytes(), type=Commit))
-    (log / f"{1:020}.state").write_bytes(msgspec.json.encode(first))
+    for state in (State(), first):
+        (log / f"{state.version:020}.state").write_bytes(msgspec.json.encode(state))
     (log / f"{1:020}.json").unlink()  # behind the state, so nobody needs it
     assert ManifestLog(Folder(tmp_path)).read() == (whole, False)
     assert take_over(Folder(tmp_path)) == WHOLE

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from outbox.errors import OutcomeUnknown, Refused
 from spark_jobs.common.folder import Folder
@@ -39,9 +40,11 @@ class Fed:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.tried: list[str] = []
         self.refused: dict[str, Exception] = {}
 
     def __call__(self, item: Item) -> dict[str, Any]:
+        self.tried.append(item.name)
         if item.name in self.refused:
             raise self.refused[item.name]
         self.names.append(item.name)
@@ -98,13 +101,20 @@ def test_a_file_that_is_written_anew_is_fed_anew(tmp_path: Path) -> None:
     assert watch_of(tmp_path, fed, Time(), seconds=5).run().files == 1 and fed.names == ["a.csv"] * 2
 
 
-def test_a_file_that_is_refused_holds_up_no_other_and_is_tried_by_the_next_watch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Refused, ValueError, PySparkException])
+def test_a_file_that_is_refused_holds_up_no_other_and_is_tried_by_the_next_watch(
+    tmp_path: Path, kind: type[Exception]
+) -> None:
     fed = Fed()
     for name in ("a.csv", "b.csv"):
         put(tmp_path, name)
-    fed.refused["a.csv"] = Refused("the input has changed")
+    fed.refused["a.csv"] = kind("the input has changed")
     report = watch_of(tmp_path, fed, Time(), seconds=10).run()
-    assert fed.names == ["b.csv"] and report.failed == {"a.csv": "the input has changed"}
+    assert (
+        fed.tried == ["a.csv", "b.csv"]
+        and fed.names == ["b.csv"]
+        and report.failed == {"a.csv": "the input has changed"}
+    )
     assert "a.csv: the input has changed" in report.text
     fed.refused.clear()
     assert watch_of(tmp_path, fed, Time(), count=1).run().failed == {} and fed.names == ["b.csv", "a.csv"]
