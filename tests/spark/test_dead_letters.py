@@ -71,7 +71,11 @@ class Played:
 
     def client(self) -> Any:
         self.opened += 1
-        return SimpleNamespace(get_queue_receiver=lambda *_, **__: self, close=lambda: None)
+        return SimpleNamespace(get_queue_receiver=self._receiver, close=self.close)
+
+    def _receiver(self, queue: str, *, sub_queue: ServiceBusSubQueue, keep_alive: int) -> Any:
+        assert sub_queue is ServiceBusSubQueue.DEAD_LETTER
+        return self
 
     def peek_messages(self, count: int, *, sequence_number: int, timeout: float) -> list[Any]:
         error = next(self.errors, None)
@@ -102,7 +106,7 @@ def look(played: Any, step_s: float = 0.0, **given: Any) -> set[str]:
 def test_an_outage_is_sat_out_and_no_dead_letter_is_missed() -> None:
     played = Played(450, ServiceBusConnectionError(message="gone"), OSError("reset"))
     assert look(played) == {f"t{n}" for n in range(1, 451)}
-    assert played.opened == played.closed == 3
+    assert (played.opened, played.closed) == (3, 6)  # a link and its client
 
 
 def test_outages_with_a_page_between_them_are_sat_out_one_by_one() -> None:
@@ -112,11 +116,12 @@ def test_outages_with_a_page_between_them_are_sat_out_one_by_one() -> None:
 
 
 def test_messages_wait_that_are_neither_deferred_nor_scheduled() -> None:
-    states = [SimpleNamespace(state=state) for state in ServiceBusMessageState]
-    queue = SimpleNamespace(peek_messages=lambda *_, **__: states, close=lambda: None)
-    client = SimpleNamespace(get_queue_receiver=lambda *_, **__: queue, close=lambda: None)
+    states, closed = [SimpleNamespace(state=state) for state in ServiceBusMessageState], list[str]()
+    queue = SimpleNamespace(peek_messages=lambda *_, **__: states, close=lambda: closed.append("receiver"))
+    client = SimpleNamespace(get_queue_receiver=lambda *_, **__: queue, close=lambda: closed.append("client"))
     access: Any = SimpleNamespace(client=lambda: client)
     assert looking.waiting_in(access, "q", Patience(1.0, lambda: 0.0, lambda _: None, lambda: 0.0)) == 1
+    assert closed == ["receiver", "client"]
 
 
 def test_an_outage_that_lasts_a_missing_right_and_an_endless_queue_are_told_with_a_cure() -> None:
@@ -125,7 +130,7 @@ def test_an_outage_that_lasts_a_missing_right_and_an_endless_queue_are_told_with
     refused = Played(1, ServiceBusAuthorizationError(message="no"))
     with pytest.raises(OutcomeUnknown, match="give whoever signs in the role"):
         look(refused)
-    assert refused.closed == 1
+    assert refused.closed == 2
     with pytest.raises(OutcomeUnknown, match="Messaging"):
         look(Played(1, MessagingEntityNotFoundError(message="no such queue")))
     with pytest.raises(OutcomeUnknown, match="dead letters in 900 s and no end; run it again"):
