@@ -219,10 +219,24 @@ async def test_a_message_of_a_trigger_lives_as_long_as_its_broker_says() -> None
         assert to_delivery("orders", message, **options).message.time_to_live_ms == lives_ms
 
 
+async def test_a_message_is_locked_for_as_long_as_the_host_renews(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    deliveries = list[Delivery]()
+
+    def taken(*given: Any, **options: Any) -> Delivery:
+        deliveries.append(to_delivery(*given, **options))
+        return deliveries[-1]
+
+    monkeypatch.setattr(processors, "to_delivery", taken)
+    before_ms = host.processor._operations.now_ms()
+    assert await host.deliver("o1", 1)
+    assert deliveries[0].locked_until_ms >= before_ms + 300_000
+
+
 @pytest.mark.parametrize(("told", "earlier_count"), [(0, 0), (1, 0), (3, 2)])
 async def test_the_delivery_that_a_host_hands_over_is_none_of_the_earlier_ones(told: int, earlier_count: int) -> None:
-    message = received("o1", b"{}", 1, delivery_count=told)
-    assert to_delivery("orders", message, lock=1, lock_ms=1, now_ms=1).delivery_count == earlier_count
+    message = received("o1", b"{}", 1, delivery_count=told, enqueued_time_utc=None)
+    delivery = to_delivery("orders", message, lock=1, lock_ms=300, now_ms=50)
+    assert (delivery.delivery_count, delivery.enqueued_ms, delivery.locked_until_ms) == (earlier_count, 50, 350)
 
 
 async def test_in_order_a_message_that_fails_is_redelivered_until_its_last_failure(host: Host) -> None:
@@ -575,6 +589,14 @@ def test_a_senders_own_correlation_goes_before_the_brokers(own: str, brokers: st
     properties = {"correlation-id": own} if own else {}
     message = received("o1", b"{}", 1, properties=properties, correlation_id=brokers)
     assert to_delivery("orders", message, lock=1, lock_ms=1, now_ms=1).message.correlation_id == told
+
+
+def test_a_senders_own_properties_are_kept_and_the_brokers_are_not() -> None:
+    own = {"shop": "x", "none": None, "DeadLetterReason": "r", "Diagnostic-Id": "d", "nested": {}}
+    message = ServiceBusMessage(
+        body=b"{}", trigger_metadata=None, message_id="m", application_properties={}, user_properties=own
+    )
+    assert to_delivery("orders", message, lock=1, lock_ms=1, now_ms=1).message.properties == {"shop": "x", "none": None}
 
 
 async def test_a_sweep_names_the_queues_that_keep_refused_messages(

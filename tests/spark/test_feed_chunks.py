@@ -206,6 +206,8 @@ def test_a_run_sends_the_chunks_that_have_no_record(tmp_path: Path, monkeypatch:
     )
     made = feeding.run(spark_with(), feed, rows)
     assert sent == [1, 3] and (made.accepted, made.skipped, made.chunks_skipped) == (10, 2, 2)
+    [fed] = Folder(tmp_path).list("quarantine/q.1/_fed-")
+    assert json.loads(Folder(tmp_path).read(fed.name) or b"") == {"digest": "d", "files": []}
     monkeypatch.setattr(feeding, "open_plan", lambda *_, **__: (run, structs.replace(planned, quarantined={"x": 1})))
     with pytest.raises(Refused, match="nothing was sent"):
         feeding.run(spark_with(), job(tmp_path, bad_ratio_max=0), rows)

@@ -12,6 +12,7 @@ from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
 )
@@ -120,11 +121,12 @@ def test_what_no_queue_takes_is_set_aside_and_the_rest_is_sent(monkeypatch: pyte
         made.add("larger", "x" * 12, 1, None)
 
 
-def test_who_may_not_send_is_told_at_once() -> None:
-    queue = Queue(ServiceBusAuthorizationError())
-    with pytest.raises(GaveUpError, match="Data Sender"):
+@pytest.mark.parametrize("error", [ServiceBusAuthorizationError(), ServiceBusAuthenticationError()])
+def test_who_may_not_send_is_told_at_once(error: Exception) -> None:
+    queue = Queue(error)
+    with pytest.raises(GaveUpError, match="Data Sender") as told:
         fill(outgoing(queue), ("1", None))
-    assert len(queue.sent) == 1
+    assert len(queue.sent) == 1 and told.value.__cause__ is error
 
 
 def test_a_link_that_breaks_while_a_batch_is_begun_is_opened_again() -> None:
@@ -192,8 +194,9 @@ def test_a_message_carries_its_identity_type_and_time_where_the_framework_looks(
 
 @pytest.mark.parametrize("error", [MessagingEntityNotFoundError(), MessagingEntityDisabledError()])
 def test_a_queue_that_is_not_there_is_not_waited_for(error: Exception) -> None:
-    with pytest.raises(GaveUpError, match=type(error).__name__):
+    with pytest.raises(GaveUpError, match=type(error).__name__) as told:
         Patience(60.0, lambda: 0.0, lambda pause_s: pytest.fail(), lambda: 0.0).failed(error)
+    assert told.value.__cause__ is error
 
 
 def test_pauses_double_up_to_five_seconds_and_differ_between_clients() -> None:
@@ -220,7 +223,7 @@ def test_patience_is_for_one_outage_and_not_for_all_of_them() -> None:
         now[0] += 0.6
         patience.succeeded()
     assert patience.failures == 0 and slept == [0.1] * 10
-    with pytest.raises(GaveUpError, match="no success for"):
+    with pytest.raises(GaveUpError, match="no success for") as told:
         for _ in range(100):
             patience.failed(OSError("away"))
-    assert now[0] < 10 * 0.7 + 1.0
+    assert isinstance(told.value.__cause__, OSError) and now[0] < 10 * 0.7 + 1.0

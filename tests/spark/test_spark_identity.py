@@ -173,6 +173,8 @@ def test_an_address_that_is_neither_is_refused_and_not_repeated(address: str) ->
 def test_the_driver_is_the_service_principal_of_its_environment() -> None:
     source = CredentialSource.of(HOST, PRINCIPAL)
     assert source.credential == Principal("tenant", "client", "s3cret")
+    given = Directory()
+    assert CredentialSource.of(HOST, PRINCIPAL, given).credential is given  # a notebook's own comes first
     assert CredentialSource.of(HOST, {"AZURE_CLIENT_ID": "an identity's"}).credential is None
     assert CredentialSource.of("Endpoint=sb://b/;SharedAccessKey=k", PRINCIPAL).access().lent is None
     with pytest.raises(Refused, match=r"AZURE_CLIENT_SECRET is set and AZURE_TENANT_ID and AZURE_CLIENT_ID not"):
@@ -250,9 +252,12 @@ def test_a_sweep_without_a_service_principal_lends_nothing(monkeypatch: pytest.M
 
 
 def test_a_sweep_whose_principal_gets_no_token_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = Directory(error=ClientAuthenticationError("AADSTS7000222: the secret has expired"))
-    with pytest.raises(Refused, match=r"cannot sign in .*AADSTS7000222.*AZURE_CLIENT_SECRET on the driver"):
+    directory = Directory(
+        error=ClientAuthenticationError("AADSTS7000222: the secret has expired: client_secret=s3cret")
+    )
+    with pytest.raises(Refused, match=r"cannot sign in .*AADSTS7000222.*AZURE_CLIENT_SECRET on the driver") as told:
         sweep_backend(monkeypatch, {**PLACES, **PRINCIPAL}, directory)
+    assert "s3cret" not in str(told.value) and told.value.__cause__ is None  # which would hold the request
 
 
 def test_a_service_principal_asks_the_directory_anew_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:

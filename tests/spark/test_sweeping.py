@@ -92,6 +92,7 @@ async def test_a_sweep_whose_time_is_over_loses_no_document() -> None:
 
 async def test_reading_that_breaks_off_begins_again_and_takes_nothing_up_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "READ_PAUSE_S", 0.0)
+    monkeypatch.setattr(sweeping, "WAITING_COUNT_MAX", 1)  # lanes are full when all is read
     reading, redone = Reading(Breaking(40, 2), Part(), 3, until_s=FAR_S), Redone()
     counts = await swept_once(redone, reading, now_ms=now_ms, grace_s=1)
     assert (reading.read_count, reading.is_whole, counts.finished) == (3, True, 40)

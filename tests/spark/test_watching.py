@@ -17,7 +17,7 @@ from spark_jobs.common.places import Item, joined
 from spark_jobs.common.until import Until
 from spark_jobs.feed import main
 from spark_jobs.feeding import watching
-from spark_jobs.feeding.watching import PAUSE_S, Watch
+from spark_jobs.feeding.watching import PAUSE_S, Watch, WatchReport
 from spark_jobs.reading.files import check_apart, is_input
 from tests.spark.lakes import PLACES
 
@@ -204,6 +204,14 @@ def test_a_feed_has_one_input_or_one_watch(capsys: pytest.CaptureFixture[str]) -
         assert "--input PATH, or --watch PLACE" in capsys.readouterr().err
     assert main(["--queue", "q", "--type", "T", "--connection", "Endpoint=sb://x", "--watch", "in"]) == 1
     assert "has an end: give --for-s SECONDS, --files COUNT, or both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("failed", "code"), [({}, 0), ({"a.csv": "no id"}, 1)])
+def test_a_watch_that_refused_a_file_ends_with_a_code(
+    monkeypatch: pytest.MonkeyPatch, failed: dict[str, str], code: int
+) -> None:
+    monkeypatch.setattr("spark_jobs.feed.watched", lambda arguments: WatchReport(failed=failed))
+    assert main(["--queue", "q", "--type", "T", "--watch", "in"]) == code
 
 
 @pytest.mark.spark
