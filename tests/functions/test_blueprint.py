@@ -133,9 +133,19 @@ async def test_one_backend_is_opened_for_all_functions_of_a_loop(site: Site) -> 
     assert (await site.ask("http_get_shops_id", "GET", url)).get_body() == b'{"items":10}'
 
 
-def test_another_loop_opens_its_own(site: Site) -> None:
+def test_another_loop_opens_its_own(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_ = Processor.open
+
+    async def opens(processor: Processor) -> None:
+        await asyncio.sleep(0)  # the others wait for the lock
+        await open_(processor)
+
+    async def both() -> None:
+        await asyncio.gather(*(site.functions["queue_orders"](message(id)) for id in ("m1", "m2")))
+
+    monkeypatch.setattr(Processor, "open", opens)
     for count in (1, 2):
-        asyncio.run(site.functions["queue_orders"](message("m1")))
+        asyncio.run(both())
         assert site.connect_count == count
 
 
@@ -191,12 +201,13 @@ async def test_no_invocation_uses_a_processor_that_could_not_be_opened(
         await open_(processor)
 
     monkeypatch.setattr(Processor, "open", opens)
-    both = [asyncio.ensure_future(site.functions["queue_orders"](message(f"m{n}"))) for n in range(2)]
+    both = [asyncio.ensure_future(site.functions["queue_orders"](message(f"m{n}"))) for n in range(3)]
     await asyncio.sleep(0.05)
     assert not any(one.done() for one in both)
     gate.set()
-    first, second = await asyncio.gather(*both, return_exceptions=True)
-    assert isinstance(first, OutcomeUnknown) and second is None and len(opened) == 2
+    first, *others = await asyncio.gather(*both, return_exceptions=True)
+    assert isinstance(first, OutcomeUnknown) and others == [None, None]
+    assert len(opened) == 2 and site.connect_count == 1  # nobody would close another backend
 
 
 async def test_a_trigger_of_ones_own_needs_settings_and_a_source_that_is_clear(site: Site) -> None:
@@ -211,15 +222,17 @@ async def test_a_trigger_of_ones_own_needs_settings_and_a_source_that_is_clear(s
     settings = functions.FunctionsSettings(site.connect)
     with pytest.raises(Refused, match="say source=, one of there, here"):
         await functions.process(app, message("m1", "Order"), settings=settings)
-    await functions.process(app, message("m1"), source="there")
+    for given in (None, functions.FunctionsSettings(site.connect)):
+        await functions.process(app, message("m1"), source="there", settings=given)
     with pytest.raises(Refused, match="other settings"):
         await functions.process(app, message("m1"), settings=functions.FunctionsSettings(site.connect, rest_s=1))
 
 
 async def test_nothing_but_exceptions_gets_out() -> None:
-    with pytest.raises(RuntimeError, match="ended by CancelledError"):
+    with pytest.raises(RuntimeError, match="ended by CancelledError") as told:
         async with edge():
             raise asyncio.CancelledError
+    assert isinstance(told.value.__cause__, asyncio.CancelledError)
     with pytest.raises(RuntimeError, match="ended by GeneratorExit"):
         async with edge():
             raise GeneratorExit

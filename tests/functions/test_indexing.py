@@ -188,5 +188,6 @@ def test_ordered_queues_have_sessions_and_names_are_unique(kind: str, tmp_path: 
     by_source = {b[0].get("queueName") or b[0].get("topicName"): (n, b[0]) for n, b in found.items()}
     assert by_source["in-order"][1]["isSessionsEnabled"] is True and by_source["in-order"][1]["connection"] == "BUS"
     assert not by_source["in_order"][1].get("isSessionsEnabled")
-    assert by_source["events"][1]["subscriptionName"] == "audit"
+    events = by_source["events"][1]
+    assert (events["subscriptionName"], events["dataType"]) == ("audit", "BINARY")
     assert len(found) == 4 and found["sweep"][0]["schedule"] == "0 0 * * * *"

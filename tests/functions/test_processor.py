@@ -275,6 +275,18 @@ async def test_a_handler_that_ends_the_process_or_its_task_does_neither(host: Ho
     assert await host.state("bob") == Customer(1) and await host.state("ann") is None
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3), ValueError("x")])
+async def test_a_fault_of_the_runtime_gives_its_messages_back_at_once_and_says_why(
+    host: Host, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    async def attempt(deliveries: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(host.processor._scope, "attempt", attempt)
+    with pytest.raises(functions.GivenBack, match=f"{type(error).__name__}: "):
+        await host.processor.message("orders", received("o1", b"{}", 1))
+
+
 async def test_a_body_cannot_say_who_it_is(host: Host) -> None:
     body = b'{"id":"x","customer":"ann","items":1,"MessageId":"o9","SessionId":"s","DeliveryCount":"x"}'
     spoofed = {"outbox-id": "", "message-id": "spoofed", "session-id": "s", "reply-to": "elsewhere"}
@@ -466,9 +478,24 @@ async def test_a_start_watches_the_loop_and_a_sweep_gives_signs_of_life(host: Ho
     async def give() -> None:
         given.append(1)
 
-    processor._signs = SimpleNamespace(is_due=False, give=give)  # type: ignore[assignment]
+    processor._signs = SimpleNamespace(is_due=True, give=give)  # type: ignore[assignment]
     await processor.sweep()
     assert given == [1]
+    assert await host.deliver("o1", 1) and given == [1, 1]
+
+
+async def test_a_sweep_leaves_alone_what_is_younger_than_its_setting(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list[float]()
+
+    async def sweep(*, grace_s: float) -> None:
+        given.append(grace_s)
+
+    monkeypatch.setattr(host.processor._recovery, "sweep", sweep)
+    host.processor._settings = replace(host.settings, sweep_grace_s=7.0)
+    await host.processor.sweep()
+    assert given == [7.0]
 
 
 class Waiting:
@@ -592,7 +619,7 @@ def test_a_senders_own_correlation_goes_before_the_brokers(own: str, brokers: st
 
 
 def test_a_senders_own_properties_are_kept_and_the_brokers_are_not() -> None:
-    own = {"shop": "x", "none": None, "DeadLetterReason": "r", "Diagnostic-Id": "d", "nested": {}}
+    own: dict[str, object] = {"shop": "x", "none": None, "DeadLetterReason": "r", "Diagnostic-Id": "d", "nested": {}}
     message = ServiceBusMessage(
         body=b"{}", trigger_metadata=None, message_id="m", application_properties={}, user_properties=own
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import azure.functions as func
@@ -61,6 +62,17 @@ def test_one_timer_runs_all_processors_and_there_is_none_without() -> None:
     trigger = made["processors"].get_trigger()
     assert (trigger.type, trigger.schedule) == ("timerTrigger", "*/20 * * * * *")
     assert Site().settings.processors_schedule == "0 * * * * *"
+
+
+async def test_a_run_of_processors_lasts_as_long_as_its_setting_says() -> None:
+    given, site = list[float](), Site(processors_s=7.0)
+
+    async def run_until_idle(*, seconds: float) -> None:
+        given.append(seconds)
+
+    timed: Any = SimpleNamespace(name="timed", run_until_idle=run_until_idle)
+    await site.functions(timed)["processors"].get_user_function()(None)
+    assert given == [7.0]
 
 
 async def test_overlapping_runs_of_a_timer_handle_each_entry_once() -> None:
