@@ -207,8 +207,10 @@ async def test_an_output_to_a_queue_that_was_deleted_fails_the_request_for_good(
     [
         Response(99),
         Response(204, {}, {"a": 1}),
+        Response(304, {}, {"a": 1}),
         Response(200, {"x-a": "b\r\nset-cookie: c"}),
-        Response(200, {"content-length": "3"}),
+        Response(200, {"Content-Length": "3"}),
+        Response(200, {"x-a": "\u00e9"}),
         Response(200, {f"x-{n}": "" for n in range(33)}),
         Response(200, {"x-a": 8_190 * "b"}),
         Response(200, {8_190 * "x" + "-a": "b"}),
@@ -558,13 +560,24 @@ async def test_an_entry_keeps_its_name_under_another_path() -> None:
 def test_what_a_request_holds_is_not_in_its_repr() -> None:
     request = Request("POST", "/x", {"authorization": "abc"}, b"body", "token=1")
     assert "abc" not in repr(request) and "body" not in repr(request) and "token" not in repr(request)
-    assert replace(request, query="a=1&a=2").parameters() == {"a": "2"}
+    assert replace(request, query="a=1&a=2&b=").parameters() == {"a": "2", "b": ""}
+    for query in ("a=%ff", "&".join(["a=1"] * 101)):
+        with pytest.raises(ValueError, match=r"codec|fields"):
+            replace(request, query=query).parameters()
 
 
-@pytest.mark.parametrize(("status", "fits"), [(199, False), (200, True), (599, True), (600, False), (True, False)])
+@pytest.mark.parametrize(
+    ("status", "fits"), [(199, False), (200, True), (599, True), (600, False), (True, False), ("200", False)]
+)
 def test_a_reply_has_the_status_of_an_end(status: Any, fits: bool) -> None:
     with nullcontext() if fits else pytest.raises(ValueError, match="answer with a number from 200 to 599"):
         assert reply_of(Response(status, {}, {"a": 1}), msgspec.json.encode).status == status
+
+
+@pytest.mark.parametrize("body", [b"x", {"a": 1}])
+def test_a_handler_says_what_its_body_is(body: Any) -> None:
+    reply = reply_of(Response(200, {"Content-Type": "text/csv"}, body), msgspec.json.encode)
+    assert reply.headers == {"content-type": "text/csv"}
 
 
 def test_a_status_may_be_a_member_of_the_standard_librarys() -> None:
