@@ -32,12 +32,15 @@ Deliver = Callable[[str, Frame, bool], None]
 
 YOUNG = 2_000
 """New objects, less gone ones, before Python's collector checks them; its default is 700."""
+PARTS_FROZEN = 8
+"""The parts of a checkpoint whose new objects are checked and frozen together."""
 WHOLE_S = 900.0
 """How often all objects are checked for garbage in cycles, which stops everything for a part of a second."""
 
 
 async def give_way() -> None:
     """Let others go on between two parts of a checkpoint."""
+    Frozen.keep_new()
     until_s = time.monotonic() + BETWEEN_S_MAX
     for _ in range(STEPS_BETWEEN):
         await asyncio.sleep(0)
@@ -53,6 +56,7 @@ class Frozen:
     """
 
     _users: ClassVar[int] = 0
+    _parts: ClassVar[int] = 0
     _given: ClassVar[tuple[int, int, int]] = (0, 0, 0)
 
     def __init__(self) -> None:
@@ -75,6 +79,17 @@ class Frozen:
             gc.unfreeze()
             gc.collect()
         gc.freeze()
+
+    @classmethod
+    def keep_new(cls) -> None:
+        """Freeze what some parts of a checkpoint made.
+
+        It lets go of about as many objects, and the collector, which goes by the difference, would find thousands.
+        """
+        cls._parts += 1
+        if cls._users and cls._parts % PARTS_FROZEN == 0:
+            gc.collect(0)
+            gc.freeze()
 
     def end(self) -> None:
         """Let the collector walk over all again."""

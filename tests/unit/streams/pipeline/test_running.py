@@ -76,6 +76,18 @@ async def test_states_are_frozen_while_a_replica_goes_on_and_no_longer(monkeypat
     assert done[-2:] == [700, "unfreeze"]
 
 
+@pytest.mark.parametrize(("users", "froze"), [(0, []), (1, ["collect 0", "freeze"] * 2)])
+async def test_what_a_checkpoint_makes_is_frozen_in_its_course(
+    monkeypatch: pytest.MonkeyPatch, users: int, froze: list[object]
+) -> None:
+    done = list[object]()
+    monkeypatch.setattr(tasks, "gc", recorded(done, looks=0))
+    monkeypatch.setattr(tasks.Frozen, "_users", users)
+    for _ in range(2 * tasks.PARTS_FROZEN):
+        await tasks.give_way()
+    assert done == froze
+
+
 def test_all_is_looked_through_for_garbage_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     done = list[object]()
     now_s = iter([0, 0, 1, 900, 900, 901, 1_800, 1_800])
