@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,12 @@ from uuid import UUID
 import pytest
 
 from outbox import App, Client, Context, Engine, UnknownDestination
-from outbox.errors import OutboxError, PoisonMessage, UnknownType
+from outbox.errors import EngineStopped, OutboxError, PoisonMessage, UnknownType
 from outbox.message import Message
 from outbox.name_checks import known_messages, shown
 from outbox.ports import Commit, Output
 from outbox.testing import Harness
+from outbox.verify import Faults
 from tests.unit.messages import Count, deliver
 from tests.unit.runtime.orders import Order, Payment, Saga
 
@@ -167,3 +169,47 @@ async def test_a_commit_that_was_cut_off_has_sent_what_its_markers_show_and_once
         for _ in range(2):
             await world.restart()
         assert [order.id for order in world.sent("parcels")] == ["o1", "cut off 1"]
+
+
+async def test_a_harness_that_ends_cancels_what_is_at_work_and_closes_its_engine() -> None:
+    app, begun, ended = shop(), asyncio.Event(), list[str]()
+
+    @app.handler("slow", key="id")
+    async def hang(order: Order, count: Count) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(order.id)
+
+    async with Harness(app) as world:
+        await world.send("slow", Order("o1"), id="o1")
+        idle = asyncio.ensure_future(world.wait_idle())
+        async with asyncio.timeout(10):
+            await begun.wait()
+    idle.cancel()
+    assert ended == ["o1"]
+    with pytest.raises(EngineStopped):
+        await world.send("orders", Order("o2"), id="o2")
+
+
+@pytest.mark.engine_only("elsewhere every message may be a copy")
+async def test_a_duplicate_is_a_copy_of_what_came_from_outside_and_else_a_second_delivery(scope: str) -> None:
+    app, runs = App("doubled"), list[str]()
+    app.queue("parcels")
+
+    @app.handler("news", subscription="audit", key="id")
+    def audit(order: Order, count: Count, ctx: Context) -> None:
+        count.n += 1
+        ctx.send("parcels", order)
+
+    @app.handler("parcels", key="id")
+    def pack(order: Order, count: Count) -> None:
+        runs.append(order.id)
+        count.n += 10
+
+    async with Harness(app, faults=Faults(duplicates=(1, 2, 3))) as world:
+        await world.publish("news", Order("o1"), id="o1")
+        await world.wait_idle()
+        assert await world.state(Count, "o1") == Count(11) and len(runs) > 1
+        assert world.counts.of("news/Subscriptions/audit").duplicates > 0

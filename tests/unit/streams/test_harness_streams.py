@@ -74,24 +74,6 @@ async def test_what_a_test_looks_at_is_no_call_of_a_replica_and_meets_no_fault()
     assert await run(crash) == (state, before, after)
 
 
-async def test_a_step_that_landed_without_an_answer_is_not_taken_again() -> None:
-    for lost in range(1, 12):
-        serials = list[int]()
-
-        def noted(state: Total, inputs: Inputs, step: Step, serials: list[int] = serials) -> None:
-            serials.append(step.serial)
-            sum_up(state, inputs, step)
-
-        numbers, sums = (OrderedLog(name, ELSEWHERE, type=Number) for name in ("numbers", "sums"))
-        noting = Processor(
-            "noting", noted, state=Total, register=ELSEWHERE, inputs={"in": numbers}, outputs={"sums": sums}
-        )
-        async with Harness(streams=[noting], faults=Faults(lost=(lost,))) as world:
-            await world.log("numbers").append(Number(1), id="n1")
-            await world.wait_idle()
-            assert await values(world, "sums") == [1] and len(serials) == len(set(serials)), lost
-
-
 async def test_the_same_seed_runs_the_same_way() -> None:
     async def run() -> tuple[int, tuple[str, ...]]:
         faults = Faults.drawn(seed=4, crashes=1, lost=3, delayed=3)
