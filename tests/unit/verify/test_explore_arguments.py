@@ -161,3 +161,26 @@ def test_every_number_of_copies_and_workers_is_explored() -> None:
     for workers in (1, 2):
         found = [part.scope for part in report.parts if f"{workers} worker(s)" in part.scope]
         assert {copies for scope in found for copies in (1, 2, 3) if f"{copies} with copies" in scope} == {1, 2, 3}
+
+
+def test_what_must_hold_at_the_end_is_asked_for_at_the_end_alone() -> None:
+    report = explore(app, [O1], workers=1, crashes=0, duplicates=0, at_end=lambda world: not world.states(Till))
+    assert [found.promise for found in report.anomalies] == ["AtEnd"] and not report.anomalies[0].trace
+
+
+def test_every_request_is_repeated_and_met_by_as_many_processes() -> None:
+    web = App("web")
+
+    @web.http("POST", "/orders", key="id")
+    def place(order: Order, till: Till) -> None:
+        till.sum += order.price
+
+    report = explore(web, requests=[("POST", "/orders", Order("o1"), "k1")], crashes=0, workers=2)
+    assert report.exhausted, report.text
+    scopes = [part.scope for part in report.parts]
+    for asked in (
+        "1 front(s), 1 request(s), 2 with",
+        "2 front(s), 1 request(s), 1 with",
+        "2 front(s), 1 request(s), 2",
+    ):
+        assert any(asked in scope for scope in scopes), scopes

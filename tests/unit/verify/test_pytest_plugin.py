@@ -100,6 +100,11 @@ async def take(order: Order, till: Till, ctx: Context) -> None:
     await ctx.call(lambda key: key, idempotent=True)
     till.sum += order.price
 
+other = App("shop")
+
+@other.handler("orders", key="id")
+def look(order: Order, till: Till) -> None: ...
+
 def made() -> App:
     return app
 """
@@ -114,7 +119,7 @@ def test_a_trace_ends_well_only_where_every_step_does(tmp_path: Path, monkeypatc
     (tmp_path / "trace.json").write_bytes(report.anomalies[0].trace)
     (tmp_path / "cut.json").write_bytes(report.anomalies[0].trace[:-9])
     monkeypatch.delitem(sys.modules, "replayed_shop")  # as a process of its own has it, which finds it where it is
-    for app, code in (("", 1), ("replayed_shop:made", 1), ("replayed_shop:mended", 0)):
+    for app, code in (("", 1), ("replayed_shop:made", 1), ("replayed_shop:mended", 0), ("replayed_shop:other", 1)):
         assert main(["replay", "trace.json", *(["--app", app] if app else [])]) == code, app
     for wrong in (
         ["none.json"],
