@@ -50,6 +50,11 @@ def test_what_the_order_of_inputs_shows_in_is_not_commutative(
     assert report.text.startswith(f"{operator.name} is pure; not commutative: {text}"), report.text
 
 
+def test_an_order_that_shows_only_behind_others_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = checked(monkeypatch, tried.third, "a", "b", "c")
+    assert 'when input 1 (Line {"text":"b"}) and input 2' in report.text and not report.commutative
+
+
 @pytest.mark.parametrize(
     ("operator", "text"),
     [
@@ -82,9 +87,13 @@ def test_an_operator_of_a_pipeline_that_a_function_builds_is_found_by_its_functi
     assert report.pure and report.commutative, report.text
 
 
-def test_what_cannot_be_tried_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 values: give 1 to 32"):
-        check_operator(tried.words, [])
+def test_what_cannot_be_tried_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for count in (0, 33):
+        with pytest.raises(ValueError, match=f"{count} values: give 1 to 32"):
+            check_operator(tried.words, [Line("x")] * count)
+    monkeypatch.setattr(operators, "HASH_SEEDS", ("1",))
+    with pytest.raises(ValueError, match=r"here does not run in another process: .*it runs in tests alone"):
+        check_operator(tried.here, [Line("x")])
     with pytest.raises(OperatorFailed, match="invalid literal"):
         check_operator(tried.number, [Line("x")])
     timed = next(each for each in Selling(ENGINE).pipeline.plan().operators if each.kind == "window")

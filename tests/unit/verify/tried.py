@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -98,3 +99,17 @@ def counted(state: Newest, line: Line, emit: Emit[Line]) -> None:
 @pipeline.window(source=LINES, key=lambda line: "all", size_s=60, slide_s=20, emits=Line)
 def joined(window: Window, lines: Sequence[Line]) -> Iterator[Line]:
     yield Line("".join(line.text for line in lines))
+
+
+@pipeline.reduce(source=LINES, key=lambda line: "all", state=Newest, emits=Line)
+def third(state: Newest, line: Line, emit: Emit[Line]) -> None:
+    state.counts["all"] = state.counts.get("all", 0) + 1
+    if state.counts["all"] == 3:
+        emit(line)
+
+
+@pipeline.map(source=LINES, emits=Line)
+def here(line: Line) -> Line:
+    if "pytest" not in sys.modules:
+        raise RuntimeError("it runs in tests alone")
+    return line
