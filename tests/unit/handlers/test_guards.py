@@ -251,6 +251,21 @@ def test_a_breaker_that_nobody_asks_after_its_ramp_is_seen_closed() -> None:
     assert (found.state, found.why) == ("closed", "")
 
 
+@pytest.mark.parametrize(("later_ms", "error", "state"), [(RAMP_S * 1_000, None, "closed"), (1_000, DOWN, "open")])
+def test_a_ramp_ends_at_its_last_second_and_at_its_first_failure(later_ms: int, error: Any, state: str) -> None:
+    guard: Any = Breaker("there", least=1, open_s=1).started()
+    assert attempted(guard, 0, DOWN) and attempted(guard, 1_000) and guard.state == "ramping"
+    assert attempted(guard, 1_000 + later_ms, error) and guard.state == state
+
+
+def test_a_message_behind_a_try_that_failed_waits_a_second_at_least() -> None:
+    guard: Any = Breaker("there", least=1, open_s=0.1).started()
+    assert attempted(guard, 0, DOWN)
+    with pytest.raises(Retry) as later, guard.around(attempt_at(1_000)):
+        raise ConnectionError
+    assert later.value.after_s >= 1
+
+
 def test_an_attempt_that_began_before_the_ramp_waits_for_its_turn() -> None:
     guard = Breaker("there", least=1, open_s=1).started()
     with pytest.raises(ValueError), guard.around(attempt_at(0)):
