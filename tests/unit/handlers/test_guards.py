@@ -258,6 +258,30 @@ def test_a_ramp_ends_at_its_last_second_and_at_its_first_failure(later_ms: int, 
     assert attempted(guard, 1_000 + later_ms, error) and guard.state == state
 
 
+def let_through(guard: Any, now_ms: int, inbox: bytes, key: str = "k", *, earlier: int = 0) -> bool:
+    try:
+        with guard.around(attempt_at(now_ms, inbox, key=key), earlier=earlier):
+            return True
+    except Retry:
+        return False
+
+
+def test_one_rate_for_all_keys_gives_each_message_a_place_and_keeps_none_that_is_late() -> None:
+    guard: Any = Rate(3).started()
+    assert let_through(guard, 0, b"1", "a") and not let_through(guard, 0, b"2", "b")
+    assert let_through(guard, 333, b"2", "b"), "its place begins within this millisecond"
+    assert not let_through(guard, 333, b"", "c") and not guard._places, "without a name it has no place"
+    for now_ms, inboxes in ((2_000, b"34"), (60_000, b"56")):
+        assert [let_through(guard, now_ms, bytes([inbox])) for inbox in inboxes] == [True, False]
+    assert guard._places.keys() == {b"6"}
+
+
+def test_a_later_call_of_an_attempt_leaves_the_burst_as_it_is() -> None:
+    guard: Any = Rate(1, burst=2).started()
+    assert let_through(guard, 0, b"1") and let_through(guard, 10_000, b"1", earlier=1)
+    assert [let_through(guard, 10_000, inbox) for inbox in (b"2", b"3")] == [True, False]
+
+
 def test_a_message_behind_a_try_that_failed_waits_a_second_at_least() -> None:
     guard: Any = Breaker("there", least=1, open_s=0.1).started()
     assert attempted(guard, 0, DOWN)
