@@ -47,22 +47,26 @@ class Seen:
         return note
 
 
-def app_with(seen: Seen, **options: Any) -> App:
+def app_with(seen: Seen, *, is_plain: bool = False, **options: Any) -> App:
     app = App("m", retry=Retries(limit=2, delays_s=(1.0,)))
 
-    @app.handler("steps", key="key", **options)
-    async def step(step: Step, total: Total, ctx: Context) -> None:
+    def plain(step: Step, total: Total, ctx: Context) -> None:
         seen.lines.append(f"handler {TENANT.get()}")
         total.sum += step.n
         if step.n < 0:
             raise ValueError("below zero")
 
+    async def waiting(step: Step, total: Total, ctx: Context) -> None:
+        plain(step, total, ctx)
+
+    app.handler("steps", key="key", name="step", **options)(plain if is_plain else waiting)
     return app
 
 
-async def test_the_applications_is_round_the_handlers_whenever_it_was_declared(scope: Scope) -> None:
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_the_applications_is_round_the_handlers_whenever_it_was_declared(scope: Scope, is_plain: bool) -> None:
     seen = Seen()
-    app = app_with(seen, middleware=[seen.middleware("own")])
+    app = app_with(seen, is_plain=is_plain, middleware=[seen.middleware("own")])
     app.middleware(seen.middleware("first"))
     app.middleware(seen.middleware("second"))
     async with Harness(app, scope=scope) as at:
@@ -75,9 +79,10 @@ async def test_the_applications_is_round_the_handlers_whenever_it_was_declared(s
     assert seen.lines[0].endswith("of steps s1")
 
 
-async def test_each_failed_attempt_is_seen_and_its_error_stays_the_handlers(scope: Scope) -> None:
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_each_failed_attempt_is_seen_and_its_error_stays_the_handlers(scope: Scope, is_plain: bool) -> None:
     seen = Seen()
-    app = app_with(seen)
+    app = app_with(seen, is_plain=is_plain)
     app.middleware(seen.middleware("m"))
     async with Harness(app, scope=scope) as at:
         await deliver(at, "steps", Step("a", -1), id="s1")
