@@ -182,6 +182,8 @@ def test_only_the_place_itself_is_taken_off_a_path(root: str, path: str, below: 
 
 
 async def test_a_query_reaches_the_entry() -> None:
+    twice = {"path": "/purses/a", "raw_path": b"/purses/a?currency=JPY", "query_string": b"currency=JPY"}
+    assert asgi._path(twice) == "/purses/a?currency=JPY"
     async with alone() as bank:
         await answer(bank, "POST", "/payments", b'{"purse": "a", "amount": 5}', key="k")
         assert (await answer(bank, "GET", "/purses/a?currency=JPY")).json == {"balance": 500}
@@ -263,6 +265,14 @@ async def test_two_keys_are_refused_and_other_headers_are_joined() -> None:
         joined = [(b"x-a", b"1"), (b"X-A", b"2")]
         assert asgi._headers({"headers": joined}) == {"x-a": "1, 2"}
         assert (await answer(bank, "POST", "/payments", body, key="k", more=joined)).status == 200
+
+
+async def test_a_host_that_stops_says_that_the_request_may_come_again(caplog: pytest.LogCaptureFixture) -> None:
+    async with Engine.in_memory() as engine, AsgiApp(paying(), engine) as bank:
+        engine.close()
+        found = await answer(bank, "POST", "/payments", b'{"purse": "a", "amount": 5}', key="k")
+    assert found.status == 503 and "under the same key, is safe" in found.json["detail"]
+    assert "this is a bug" not in caplog.text
 
 
 async def test_a_bug_is_logged_and_not_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
