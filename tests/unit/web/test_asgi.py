@@ -14,6 +14,8 @@ from fastapi import FastAPI
 
 from outbox import App, Context, Engine, Reject, asgi
 from outbox.asgi import AsgiApp
+from outbox.http_entry import HttpEntry
+from tests.unit.waiting import until
 
 
 @dataclass
@@ -204,6 +206,23 @@ async def test_the_server_begins_and_ends_it(engine: Engine) -> None:
     assert (await answer(bank, "GET", "/purses/a")).status == 503
 
 
+async def test_an_end_that_fails_is_told_to_the_server(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    bank, sent = AsgiApp(paying(), engine), list[Any]()
+    incoming: asyncio.Queue[Any] = asyncio.Queue()
+    for what in ("startup", "shutdown"):
+        incoming.put_nowait({"type": f"lifespan.{what}"})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def broken(*_: Any) -> None:
+        raise RuntimeError("it hangs")
+
+    monkeypatch.setattr(HttpEntry, "drain", broken)
+    await bank({"type": "lifespan"}, incoming.get, send)
+    assert sent[1:] == [{"type": "lifespan.shutdown.failed", "message": "it hangs"}]
+
+
 async def test_a_start_that_fails_is_told_to_the_server() -> None:
     engine = Engine.in_memory()
     await engine.__aexit__(None, None, None)
@@ -265,6 +284,34 @@ async def test_two_keys_are_refused_and_other_headers_are_joined() -> None:
         joined = [(b"x-a", b"1"), (b"X-A", b"2")]
         assert asgi._headers({"headers": joined}) == {"x-a": "1, 2"}
         assert (await answer(bank, "POST", "/payments", body, key="k", more=joined)).status == 200
+
+
+async def test_the_limit_of_requests_is_of_those_that_wait_and_of_those_at_work(engine: Engine) -> None:
+    app, begun, go = App("slow"), asyncio.Event(), asyncio.Event()
+
+    @app.http("POST", "/payments", key="purse")
+    async def pay(payment: Pay, purse: Purse) -> None:
+        begun.set()
+        await go.wait()
+
+    async def asked(key: str, body: bytes = b'{"purse": "a", "amount": 5}') -> Answer:
+        return await answer(bank, "POST", "/payments", body, key=key)
+
+    async with AsgiApp(app, engine, request_count_max=1, wait_s=0.2) as bank:
+        assert [(await asked("k1", b"{")).status for _ in range(3)] == [400] * 3, "they are over"
+        first = asyncio.ensure_future(asked("k1"))
+        await begun.wait()
+        same = await asked("k1")
+        assert same.status == 503 and "which is the limit" in same.json["detail"]
+        assert (await first).status == 503, "nobody waits for it any more, and it is at work"
+        other = await asked("k2")
+        assert other.status == 503 and "which is the limit" in other.json["detail"]
+        go.set()
+
+        async def is_taken() -> bool:
+            return (await asked("k2")).status != 503
+
+        assert await until(is_taken, within_s=10)
 
 
 async def test_a_host_that_stops_says_that_the_request_may_come_again(caplog: pytest.LogCaptureFixture) -> None:
