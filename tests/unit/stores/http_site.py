@@ -29,8 +29,10 @@ async def serving(backend: Any, app: App | None = None, **options: Any) -> Async
         yield entry
 
 
-async def post(entry: HttpEntry, message: Any, key: str = "k", path: str = "/payments") -> Response:
-    return await entry.handle("POST", path, {"Idempotency-Key": key}, msgspec.json.encode(message))
+async def post(
+    entry: HttpEntry, message: Any, key: str = "k", path: str = "/payments", method: str = "POST"
+) -> Response:
+    return await entry.handle(method, path, {"Idempotency-Key": key}, msgspec.json.encode(message))
 
 
 async def settled(entry: HttpEntry) -> None:

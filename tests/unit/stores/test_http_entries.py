@@ -62,6 +62,17 @@ async def test_a_record_keeps_its_reply_when_it_is_marked(at: Site) -> None:
         assert await post(entry, Pay("a", 5)) == first
 
 
+async def test_an_entry_registers_its_retention_counts_what_it_sends_and_marks_at_its_end(scope: str) -> None:
+    async with site(scope) as at:
+        async with HttpEntry(paying(), at, mark_after_s=60.0, drain_s=0.0) as entry:
+            assert (await post(entry, Pay("a", 5), method="post")).status == 200
+            async with asyncio.timeout(5):
+                while not at.engine.broker.queue("paid").tasks:  # noqa: ASYNC110  # no event says so
+                    await asyncio.sleep(0)
+            assert entry._plan.counts.sent == 1 and await entry._operations.note("retention:purse") is not None
+        assert (await swept(at, paying())).seen_count == 0
+
+
 async def test_outputs_that_fill_a_blob_leave_the_reply_in_the_record(scope: str) -> None:
     app = paying()
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, cast
+from unittest.mock import Mock
 
 import pytest
 from azure.functions.servicebus import ServiceBusMessage
@@ -24,11 +25,11 @@ from outbox import App, Context, Engine, Reject, Retries, Worker
 from outbox.azure.functions.processor import Processor
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.engine.backend.store_scopes import NarrowEngine
-from outbox.errors import OutcomeUnknown
+from outbox.errors import OutcomeUnknown, Refused
 from outbox.http_entry import HttpEntry
 from outbox.message import Message
 from outbox.metrics import CRITICAL_TIME
-from outbox.otel import Open, Telemetry, TracedBus, TracedJournal, current_traceparent
+from outbox.otel import Open, Telemetry, TracedBus, TracedJournal, TracedStore, current_traceparent
 from outbox.ports import (
     Backend,
     Commit,
@@ -427,6 +428,26 @@ def test_receipts_that_no_handler_followed_are_forgotten(site: Site, monkeypatch
         message = Message(body=b"", traceparent=SENT_IN)
         spans.received([Delivery("orders", number, message, 0, 0, 0)])
         assert len(spans._received_ns) <= 2 and ("orders", number) in spans._received_ns
+
+
+def test_what_is_not_traced_is_the_ports_own_and_a_foreign_id_is_nobodys(site: Site) -> None:
+    spans, port = site.telemetry(shop([]))._spans, cast(Any, Mock())
+    journal, store = TracedJournal(port, spans), TracedStore(port, spans)
+    for traced, names in ((journal, ("load", "durable", "renew")), (store, ("read", "scan", "unfinished", "unsent"))):
+        assert [getattr(traced, name) for name in names] == [getattr(port, name) for name in names]
+    spans.are_traced = True
+    spans.keep_open(Open(site.provider.get_tracer("test").start_span("it"), b"a", ("q", 1)))
+    assert spans.of_outputs([Output("q", 0, Message(body=b"", outbox_id="order 1"))]) == []
+
+
+def test_a_span_tells_no_secret_of_an_error(site: Site) -> None:
+    spans, secret = site.telemetry(shop([]))._spans, Refused("AccountKey=c2VjcmV0")
+    attempt = Open(site.provider.get_tracer("test").start_span("it"), b"", ("q", 1))
+    with pytest.raises(Refused), spans.step("send", [attempt]):
+        raise secret
+    spans.handled(attempt, secret)
+    told = [str(span.status.description) for span in site.exporter.get_finished_spans()]
+    assert len(told) == 2 and not any("c2VjcmV0" in text for text in told)
 
 
 async def test_messages_that_commit_together_are_linked(site: Site) -> None:

@@ -18,6 +18,7 @@ from outbox.azure.blobs.account import BlobAccount
 from outbox.azure.cosmos import account as cosmos_account
 from outbox.azure.cosmos.containers import ContainerSpec
 from outbox.azure.servicebus.bus import ServiceBusBus
+from outbox.azure.transport import OnceTransport
 from outbox.emulator.faults import FaultRule
 from outbox.engine.entities import Settlement
 from outbox.errors import OutboxError, OutcomeUnknown, Refused, Throttled, UnknownDestination, Unreachable
@@ -184,10 +185,11 @@ async def test_a_container_that_would_lose_or_keep_documents_is_refused() -> Non
     async with place() as world:
         for path, ttl_s, told in (("/other", -1, "partitioned by"), ("/pk", 60, "defaultTtl"), ("/pk", None, "Ttl")):
             name = f"c{path[1:]}{ttl_s}"
-            async with world.connect(container=name) as backend:
-                await _make(world, name, path, ttl_s)
-                with pytest.raises(Refused, match=told):
-                    await Client(ledger_app(), backend).declare()
+            await _make(world, name, path, ttl_s)
+            for create in (True, False):
+                async with world.connect(container=name, create=create) as backend:
+                    with pytest.raises(Refused, match=told):
+                        await Client(ledger_app(), backend).declare()
 
 
 async def test_a_ledger_is_kept_only_where_its_entries_have_an_index() -> None:
@@ -473,19 +475,28 @@ async def test_a_send_of_unknown_outcome_stays_so_whatever_its_next_try_finds(
             await backend.operations.send([Output("orders", 0, Message(body=b"1", outbox_id="1"))])
 
 
-async def test_a_client_that_could_not_be_opened_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = list[str]()
+@pytest.mark.parametrize("error", [OSError("no route"), asyncio.CancelledError("the start")])
+async def test_a_client_that_could_not_be_opened_is_closed(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    told, asked = list[str](), dict[str, Any]()
 
     class Client:
-        def __init__(self, *given: Any, **options: Any) -> None: ...
+        def __init__(self, *given: Any, **options: Any) -> None:
+            asked.update(options)
 
         async def __aenter__(self) -> None:
-            raise OSError("no route")
+            raise error
 
         async def close(self) -> None:
             told.append("closed")
 
     monkeypatch.setattr(cosmos_account, "CosmosClient", Client)
-    with pytest.raises(OSError, match="no route"):
-        await cosmos_account.CosmosAccount("https://bank.documents.azure.com", "bank", KEY).client()
-    assert told == ["closed"]
+    with pytest.raises(type(error)):
+        await cosmos_account.CosmosAccount("https://bank.documents.azure.com", "bank", KEY, user_agent="me").client()
+    assert told == ["closed"] and isinstance(asked.pop("transport"), OnceTransport)
+    assert asked == {
+        **{"retry_read": 0, "retry_connect": 0, "retry_status": 0, "enable_endpoint_discovery": False},
+        **{"retry_throttle_total": 2, "retry_throttle_backoff_max": 2, "enable_compact_utf8_item_writes": True},
+        **{"connection_timeout": 5.0, "read_timeout": 10.0, "user_agent_suffix": "me"},
+    }
