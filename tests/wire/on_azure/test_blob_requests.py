@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 import pytest
+from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 
 from outbox.azure.blobs.account import BlobAccount
+from outbox.azure.blobs.outcomes import as_error
 from outbox.azure.blobs.state_store import BlobStateStore, name_of
 from outbox.azure.blobs.store import AzureBlobStore
 from outbox.emulator.blobs.server import BlobEmulator
 from outbox.emulator.faults import FaultRule
-from outbox.errors import OutcomeUnknown, Refused, Throttled, TooLarge
+from outbox.errors import OutcomeUnknown, Refused, Throttled, TooLarge, Unreachable
 from outbox.ports import Create, Delete, DocumentKey, Lost, Replace, Won, Write
 from outbox.testing import START_S, VirtualClock
 from tests.wire.on_azure.ground import blob_emulator
@@ -138,6 +140,12 @@ async def test_an_answer_means_what_azure_documents(
         with pytest.raises(meant) as caught:
             await call()
         assert type(caught.value) is meant and sum(counts(service).values()) == 1
+        assert getattr(caught.value, "retry_after_s", 1.0) == 1.0
+
+
+def test_a_missing_token_is_refused_and_a_missing_connection_is_unreachable() -> None:
+    assert type(as_error(ClientAuthenticationError("no token"), "read")) is Refused
+    assert type(as_error(ServiceRequestError("", error=ConnectionRefusedError()), "read")) is Unreachable
 
 
 async def test_a_container_that_is_not_there_is_neither_an_absent_document_nor_a_lost_condition(

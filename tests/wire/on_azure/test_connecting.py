@@ -6,7 +6,7 @@ import asyncio
 import logging
 import pickle
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from azure.cosmos import PartitionKey
@@ -14,6 +14,7 @@ from azure.cosmos.aio import CosmosClient
 from msgspec.structs import replace
 
 from outbox import App, Client, Reject, Retries, Worker, azure
+from outbox.azure import AzureBackend, addresses
 from outbox.azure.blobs.account import BlobAccount
 from outbox.azure.cosmos import account as cosmos_account
 from outbox.azure.cosmos.containers import ContainerSpec
@@ -23,7 +24,7 @@ from outbox.emulator.faults import FaultRule
 from outbox.engine.entities import Settlement
 from outbox.errors import OutboxError, OutcomeUnknown, Refused, Throttled, UnknownDestination, Unreachable
 from outbox.message import Message
-from outbox.ports import Output, StorePorts
+from outbox.ports import Output, QueueRef, StorePorts
 from outbox.stored import state_key
 from tests.wire.on_azure.ground import Place, place
 from tests.wire.on_azure.ledger_app import Account, Order, ledger_app
@@ -145,15 +146,59 @@ def test_what_is_no_address_and_no_connection_string_is_refused_without_telling_
 
 
 async def test_addresses_are_asked_for_with_the_credential_and_nothing_is_opened_before_it_is_needed() -> None:
+    given = Token()
     backend = azure.connect(
         cosmos="https://bank.documents.azure.com",
         database="bank",
         servicebus="bank.servicebus.windows.net",
         blobs="https://bank.blob.core.windows.net",
-        credential=Token(),
+        blob_api_version="2021-12-02",
+        states="apart",
+        create=True,
+        credential=given,
     )
     assert isinstance(backend.ports(), StorePorts)
+    account, namespace, large, _ = backend._closing
+    assert account._credential is namespace._credential is large._credential is given
+    assert (large._container, large._api_version, large._create) == ("outbox", "2021-12-02", True)
+    assert backend.infrastructure is not None and backend.infrastructure.capabilities.atomic_scope == "item"
+    queue = backend.queue("paid", key=str, type="Paid", version=3)
+    assert queue == QueueRef("paid", backend.operations.send, backend.blobs, str, "Paid", 3)
     await backend.close()
+
+
+async def test_a_backend_closes_its_bus_first_and_each_client_though_one_fails() -> None:
+    told = list[str]()
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def close(self) -> None:
+            told.append(self.name)
+            await asyncio.sleep(0)
+            if self.name == "account":
+                raise OSError("reset")
+            told.append(f"{self.name} closed")
+
+    unused, parts = cast(Any, None), (Part("account"), Part("namespace"))
+    await AzureBackend(unused, cast(Any, Part("bus")), unused, unused, unused, _closing=parts).close()
+    assert told == ["bus", "bus closed", "account", "namespace", "namespace closed"]
+
+
+async def test_an_identity_that_was_made_here_is_kept_and_closed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = list[str]()
+
+    class Made(Token):
+        async def close(self) -> None:
+            closed.append("made")
+
+    monkeypatch.setattr(addresses, "DefaultAzureCredential", Made)
+    identity = addresses.Identity(None)
+    assert identity.credential() is identity.credential()
+    for _ in range(2):
+        await identity.close()
+    assert closed == ["made"]
 
 
 def test_a_backend_is_one_frozen_value_and_is_not_sent_elsewhere() -> None:

@@ -22,9 +22,9 @@ from outbox.azure.cosmos.items import (
     from_item,
     to_item,
 )
-from outbox.azure.cosmos.store import BATCH_COUNT_MAX, CosmosStateStore, KeyRange
+from outbox.azure.cosmos.store import BATCH_COUNT_MAX, CosmosStateStore, KeyRange, _batched
 from outbox.errors import CorruptRecord, TooLarge
-from outbox.ports import Create, Document, DocumentKey
+from outbox.ports import Create, Delete, Document, DocumentKey, Replace
 
 KEY = DocumentKey("Account:alice", "state")
 
@@ -50,6 +50,7 @@ def _as_double(text: str) -> float | int:
         (b"{}", "body"),
         (b'{"big":9007199254740992}', "body"),
         (b'{"big":9007199254740993}', "text"),
+        (b'{"big":-9007199254740993}', "text"),
         (b'{"big":123456789012345678901234567890}', "text"),
         (b'{"ratio":1.0}', "text"),
         (b'{"a": 1}', "text"),
@@ -125,8 +126,16 @@ def test_an_id_that_cosmos_would_not_take_is_refused(id: str) -> None:
 def test_the_longest_key_fits_and_counts() -> None:
     longest = Create(DocumentKey("p" * 2_048, "x" * 1_023), b"1")
     assert to_item(longest)[1] - to_item(Create(DocumentKey("p", "x"), b"1"))[1] == 2_047 + 1_022
-    with pytest.raises(TooLarge, match="partition"):
-        to_item(Create(DocumentKey("p" * 2_049, "x"), b"1"))
+    for partition in ("p" * 2_049, "\u00e9" * 1_025):
+        with pytest.raises(TooLarge, match="partition"):
+            to_item(Create(DocumentKey(partition, "x"), b"1"))
+
+
+def test_what_a_batch_replaces_and_deletes_is_named_as_it_was_created() -> None:
+    key, held = DocumentKey("p", "a/b"), {"if_match_etag": "1"}
+    item, _ = to_item(Create(key, b"{}"))
+    assert _batched(Delete(key, "1"), None) == ("delete", (item["id"],), held)
+    assert _batched(Replace(key, b"{}", "1"), item) == ("replace", (item["id"], item), held)
 
 
 def test_all_hashes_are_split_evenly() -> None:
@@ -161,7 +170,7 @@ async def test_a_batch_that_together_is_too_large_is_refused_before_it_is_sent(b
         await CosmosStateStore(unasked).write(writes[1:])
 
 
-@pytest.mark.parametrize(("ttl_s", "expected"), [(0.01, 1), (2.0, 2), (2.1, 3), (1e12, TTL_S_MAX)])
+@pytest.mark.parametrize(("ttl_s", "expected"), [(0.0, 1), (0.01, 1), (2.0, 2), (2.1, 3), (1e12, TTL_S_MAX)])
 def test_a_time_to_live_is_whole_seconds_and_never_shorter(ttl_s: float, expected: int) -> None:
     assert to_item(Create(KEY, b"1", ttl_s))[0]["ttl"] == expected
 
