@@ -10,7 +10,7 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
-from azure.core.exceptions import AzureError, ResourceNotFoundError
+from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
 from azure.servicebus import ServiceBusMessageBatch, exceptions
 from azure.servicebus._pyamqp.error import AMQPException, ErrorCondition
 from azure.servicebus.aio import ServiceBusReceiver
@@ -409,6 +409,50 @@ async def test_every_page_of_dead_letters_is_listed(ground: BusGround, monkeypat
     assert len(await letters.list(QUEUE)) == 1  # however many a page has
 
 
+class Looked:
+    """A receiver that gives its pages one by one, however short, or fails; it notes that it was closed."""
+
+    def __init__(self, *pages: list[Any], error: Exception | None = None) -> None:
+        self.pages, self.error, self.closed_count = list(pages), error, 0
+
+    async def __aenter__(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def peek_messages(self, count: int, *, sequence_number: int, timeout: float) -> list[Any]:
+        return self.pages.pop(0) if self.pages else []
+
+    async def close(self) -> None:
+        self.closed_count += 1
+        raise OSError("it is gone already")
+
+
+async def test_dead_letters_that_come_in_short_pages_are_all_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "as_entry", lambda path, sequence: SimpleNamespace(sequence=sequence))
+    whole, broken = Looked([1], [2, 3]), Looked(error=OSError("reset"))
+    asked = [
+        ServiceBusDeadLetters(cast(Any, SimpleNamespace(dead_letters=lambda path, made=made: made)), cast(Any, None))
+        for made in (whole, broken)
+    ]
+    assert [entry.sequence for entry in await asked[0].list("orders")] == [1, 2, 3]
+    with pytest.raises(OutcomeUnknown, match="dead letters of orders"):
+        await asked[1].list("orders")
+    assert whole.closed_count == broken.closed_count == 1
+
+
+@pytest.mark.parametrize("error", [None, OSError("reset"), ValueError("the entity requires a session")])
+async def test_a_look_closes_what_it_has_opened(error: Exception | None) -> None:
+    receiver, browser = Looked(error=error), Looked()  # which has no transport, so that asking over it fails
+    namespace = cast(Any, SimpleNamespace(peeker=lambda path: receiver, browser=lambda path: browser))
+    looking = dead_letters.peek(namespace, "orders", after=0, count=1, session="", is_wanted=lambda held: True)
+    if error is None:
+        assert await looking == ([], 0)
+    else:
+        with pytest.raises(OutcomeUnknown, match="messages of orders"):
+            await looking
+    assert (receiver.closed_count, browser.closed_count) == (1, 1 if isinstance(error, ValueError) else 0)
+
+
 async def test_a_dead_letter_is_found_behind_batches_that_come_short(
     ground: BusGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,6 +478,32 @@ def test_what_a_broker_looks_at_stands_where_it_looks() -> None:
     told = to_wire(Output("orders", 0, message)).properties
     assert told is not None
     assert (told.message_id, told.group_id, told.correlation_id, told.reply_to) == ("m", "s", "c", "answers")
+
+
+def answered(status: int) -> HttpResponseError:
+    error = HttpResponseError("no")
+    error.status_code = status
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "meant"),
+    [
+        *((answered(status), Refused) for status in (400, 401, 403)),
+        *((error, OutcomeUnknown) for error in (answered(500), TimeoutError(), OSError("reset"))),
+        (ResourceNotFoundError("gone"), Refused),
+        (AttributeError("a topic"), Refused),
+    ],
+)
+async def test_an_answer_about_a_queue_means_what_may_be_concluded(error: Exception, meant: type[OutboxError]) -> None:
+    class Administration:
+        async def get_queue(self, name: str) -> Any:
+            raise error
+
+    entities = ServiceBusEntities(cast(Any, SimpleNamespace(administration=Administration)))
+    with pytest.raises(meant) as told:
+        await entities.is_paused("orders")
+    assert type(told.value) is meant and told.value.__cause__ is error
 
 
 async def test_a_queue_that_cannot_be_looked_at_hides_none_that_orders_otherwise() -> None:
