@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+from azure.core.exceptions import ServiceResponseTimeoutError
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from outbox.azure.cosmos import account as cosmos_account
 from outbox.azure.cosmos.containers import ContainerSpec
 from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.azure.transport import OnceTransport
+from outbox.azure.usage import reason_of
 from outbox.emulator.faults import FaultRule
 from outbox.engine.entities import Settlement
 from outbox.errors import OutboxError, OutcomeUnknown, Refused, Throttled, UnknownDestination, Unreachable
@@ -184,6 +186,35 @@ async def test_a_backend_closes_its_bus_first_and_each_client_though_one_fails()
     unused, parts = cast(Any, None), (Part("account"), Part("namespace"))
     await AzureBackend(unused, cast(Any, Part("bus")), unused, unused, unused, _closing=parts).close()
     assert told == ["bus", "bus closed", "account", "namespace", "namespace closed"]
+
+
+@pytest.mark.parametrize(
+    ("meant", "error", "status", "why"),
+    [
+        (Throttled("", retry_after_s=1.0), Exception(), 404, "stale"),
+        (Throttled("", retry_after_s=1.0), Exception(), 429, "throttled"),
+        (OutcomeUnknown(""), ServiceResponseTimeoutError("late"), 0, "timeout"),
+        (OutcomeUnknown(""), OSError("reset"), 0, "no answer"),
+        (OutcomeUnknown(""), Exception(), 500, "status"),
+    ],
+)
+def test_each_failure_is_counted_by_its_reason_until_a_reset(
+    meant: OutboxError, error: Exception, status: int, why: str
+) -> None:
+    usage = azure.Usage()
+    usage.note("read", failed=True, reason=reason_of(meant, error, status=status))
+    assert usage.reasons == {("read", why): 1}
+    usage.reset()
+    assert usage.reasons == {} and usage.request_count == 0
+
+
+async def test_a_place_of_blobs_counts_together_and_closes_its_client() -> None:
+    states = azure.blob_states(f"\n{BLOBS}\n", container="c")
+    assert states.store.usage is states.blobs.usage is states.usage
+    states._account.container()
+    assert states._account._client is not None
+    await states.close()
+    assert states._account._client is None
 
 
 async def test_an_identity_that_was_made_here_is_kept_and_closed_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,7 @@ def _as_double(text: str) -> float | int:
         (b'{"big":-9007199254740993}', "text"),
         (b'{"big":123456789012345678901234567890}', "text"),
         (b'{"ratio":1.0}', "text"),
+        (b'{"ratio":1e16}', "text"),
         (b'{"a": 1}', "text"),
         (b'{"a":1,"a":2}', "text"),
         (b"[1,2]", "text"),
@@ -115,6 +116,11 @@ def test_ids_come_back_stay_apart_and_keep_their_prefixes(one: str, other: str) 
     assert (encode_id(one) == encode_id(other)) == (one == other)
     assert encode_id(one + other).startswith(encode_id(one))
     assert not set(encode_id(one)) & set("/\\?# \n")
+
+
+@pytest.mark.parametrize("character", "/\\?#~% \t\x00\x1f\x7f")
+def test_what_no_id_may_hold_is_written_by_its_number(character: str) -> None:
+    assert encode_id(f"a{character}b") == f"a~{ord(character):02x}b"
 
 
 @pytest.mark.parametrize("id", ["", "x" * 1_024, "/" * 400, "\udc80"])
