@@ -99,6 +99,16 @@ async def test_a_closed_account_asks_for_its_containers_anew(monkeypatch: pytest
         await account.close()
         await account.close()
     assert closed == [0, 1, 2]
+    made = list[str]()
+
+    async def create(client: Any, database: str, spec: ContainerSpec) -> None:
+        made.append(spec.name)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(cosmos_account, "create_containers", create)
+    for _ in range(2):
+        await asyncio.gather(*(account.made(ContainerSpec("states")) for _ in range(3)))
+    assert made == ["states"]  # else each of its calls would ask again
 
 
 def test_no_key_is_ever_shown() -> None:

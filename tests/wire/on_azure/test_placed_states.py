@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from azure.cosmos.aio import CosmosClient
@@ -18,7 +18,7 @@ from azure.cosmos.aio import CosmosClient
 from outbox import Client, Engine, Worker, azure
 from outbox.azure.cosmos import placed_states
 from outbox.azure.cosmos.placed_states import NAME_BYTES_MAX, PlacedStates, named, unnamed
-from outbox.azure.cosmos.store import CosmosStateStore
+from outbox.azure.cosmos.store import CosmosStateStore, KeyRange
 from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.blobs import FolderBlobStore
 from outbox.engine.backend.store_scopes import ItemStore
@@ -119,6 +119,32 @@ async def placed(*where: Any) -> AsyncIterator[tuple[Any, ...]]:
 
 def state(id: str = A.partition, **members: Any) -> Create:
     return Create(state_key(id), encode(StateItem(version=1, **members)))
+
+
+class Asked:
+    """A store of one document, which notes the session and the range that it is asked for."""
+
+    def __init__(self, document: Document) -> None:
+        self.capabilities = CosmosStateStore(cast(Any, None)).capabilities
+        self.document, self.asked = document, list[Any]()
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document:
+        self.asked.append(session)
+        return self.document
+
+    async def unfinished(self, within: KeyRange | None = None) -> AsyncIterator[Document]:
+        self.asked.append(within)
+        yield self.document
+
+
+@pytest.mark.parametrize("lies", [DocumentKey("elsewhere", "state"), DocumentKey("Account:a", "elsewhere")])
+async def test_sessions_and_ranges_are_passed_on_and_a_state_in_half_its_place_is_elsewhere(lies: DocumentKey) -> None:
+    store = Asked(Document(lies, named(b"{}", "Account:a"), "1"))
+    placed = PlacedStates(cast(Any, store))
+    assert (placed.capabilities.atomic_scope, placed.capabilities.batch_count_max) == ("item", 1)
+    assert await placed.read(state_key("Account:a"), session="s") is not None
+    [found] = [document async for document in placed.unfinished(KeyRange("1", "2"))]
+    assert store.asked == ["s", KeyRange("1", "2")] and found.key == lies
 
 
 async def test_a_scan_for_a_state_gives_that_state() -> None:
