@@ -15,8 +15,9 @@ from deltalake.exceptions import CommitFailedError
 
 from outbox.errors import CorruptRecord, OutcomeUnknown, Refused
 from spark_jobs.common.folder import Folder
+from spark_jobs.common.patience import GaveUpError
 from spark_jobs.common.places import Place
-from spark_jobs.draining import entries, tables
+from spark_jobs.draining import durable, entries, tables
 from spark_jobs.draining.entries import APP_ID, OURS, Entry, Progress, entry_file, read_entry
 from spark_jobs.draining.merging import LEDGER_NAME, Merger
 from spark_jobs.draining.received import ROW
@@ -377,3 +378,31 @@ def test_what_a_commit_says_of_itself_is_a_text_in_its_history(tmp_path: Path) -
     merge(tmp_path)
     told = json.loads(DeltaTable(str(tmp_path)).history(1)[0][OURS])
     assert (told["number"], told["files"], told["consumed"]) == (1, 1, ["one.parquet"]) and len(told["token"]) == 32
+
+
+def test_a_place_for_which_no_token_can_be_had_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def options(self: Folder) -> dict[str, str]:
+        raise GaveUpError("cannot sign in")
+
+    monkeypatch.setattr(Folder, "storage_options", options)
+    with pytest.raises(Refused, match="cannot sign in"):
+        Table(Folder(tmp_path), LEDGER_NAME).read()
+
+
+def test_what_is_written_again_is_synced_again_and_a_folder_of_others_is_none_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = list[str]()
+
+    def sync(path: Path) -> None:
+        synced.append(path.name)
+        if path == tmp_path.parent:
+            raise PermissionError
+
+    for name in (f"{10:020}.json", "_last_checkpoint"):
+        Folder(tmp_path).create(f"_delta_log/{name}", b'{"version":10}')
+    monkeypatch.setattr(durable, "sync_path", sync)
+    made = durable.Durable(Folder(tmp_path))
+    for _ in range(2):
+        made.sync()
+    assert (synced.count("_last_checkpoint"), synced.count(f"{10:020}.json")) == (2, 1)

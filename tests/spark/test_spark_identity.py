@@ -158,7 +158,15 @@ def test_a_token_leaves_this_machine_by_tls_only() -> None:
     for host in (HOST, f"{HOST}:5672", "127.0.0.1", "127.0.0.1.example.org:5672", "localhost.example.org:5672"):
         assert not identity.is_emulator(host)
     with Access(HOST, lend(Directory(), [SERVICEBUS_SCOPE])).client() as client:
-        assert client._config.use_tls
+        assert client._config.use_tls and client._config.retry_total == 0
+    with Access("Endpoint=sb://b.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k").client() as client:
+        assert client._config.retry_total == 0  # a job repeats by itself, under the same ids
+
+
+def test_what_a_directory_was_asked_is_in_no_error() -> None:
+    with pytest.raises(GaveUpError, match="cannot sign in") as told:
+        lend(Directory(error=ClientAuthenticationError("refused")), [SERVICEBUS_SCOPE])
+    assert told.value.__cause__ is None and told.value.__suppress_context__
 
 
 @pytest.mark.parametrize(
