@@ -29,6 +29,8 @@ class Changes(msgspec.Struct, frozen=True, omit_defaults=True):
 
 changes_of = msgspec.json.Decoder(Changes).decode
 """Changes, from how they are stored."""
+_members_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_items_of = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def combined(changes: Sequence[msgspec.Raw]) -> msgspec.Raw:
@@ -38,7 +40,7 @@ def combined(changes: Sequence[msgspec.Raw]) -> msgspec.Raw:
 
 def applied(whole: msgspec.Raw, changes: Sequence[msgspec.Raw]) -> msgspec.Raw:
     """A state as stored, and what changed of it, the oldest first, as one."""
-    fields, found = msgspec.json.decode(whole, type=dict[str, msgspec.Raw]), _folded(changes)
+    fields, found = _members_of(whole), _folded(changes)
     for name in found.members.keys() - fields.keys():
         fields[name] = msgspec.Raw(b"[]" if name in found.lengths else b"{}")
     return msgspec.Raw(msgspec.json.encode(_combined(Changes(fields), found).fields))
@@ -62,11 +64,11 @@ def _combined(older: Changes, newer: Changes) -> Changes:
 
 def _changed_field(raw: msgspec.Raw, members: Members, length: int | None) -> msgspec.Raw:
     if length is None:
-        found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        found = _members_of(raw)
         found.update({key: each[0] for key, each in members.items() if each})
         kept = {key: found[key] for key in sorted(found) if members.get(key, True)}
         return msgspec.Raw(msgspec.json.encode(kept))
-    items = msgspec.json.decode(raw, type=list[msgspec.Raw])[:length]
+    items = _items_of(raw)[:length]
     items += [msgspec.Raw(b"null")] * (length - len(items))
     for index, each in members.items():
         if int(index) < length:
