@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 from outbox.app import App
@@ -29,14 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app = load(options.app or written.app)
     except (OSError, ValueError, ImportError) as error:
         parser.error(str(error))
-    print(f"{written.promise}: {written.text}\n")
     replayed = replay(scenario_of(written, app), written.steps)
-    print(replayed.text)
+    print(f"{written.promise}: {written.text}\n\n{replayed.text}")
     return 1 if replayed.finding is not None or replayed.stopped else 0
 
 
 def load(name: str) -> App:
-    """The application of that name.
+    """The application of that name, or which a function of that name makes that needs no arguments.
 
     Raises:
         ValueError, ImportError: there is none.
@@ -47,9 +47,9 @@ def load(name: str) -> App:
     sys.path.insert(0, "")
     app = getattr(import_module(module), attribute, None)
     if callable(app) and not isinstance(app, App):
-        app = app()
+        app = None if any(one.default is one.empty for one in signature(app).parameters.values()) else app()
     if not isinstance(app, App):
-        raise ValueError(f"{name} is no App; give --app module:attribute")
+        raise ValueError(f"{name} is no App, nor makes one without arguments; give --app module:attribute")
     return app
 
 

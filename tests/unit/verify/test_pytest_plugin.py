@@ -124,7 +124,7 @@ def test_a_trace_ends_well_only_where_every_step_does(tmp_path: Path, monkeypatc
     for wrong in (
         ["none.json"],
         ["cut.json"],
-        *(["trace.json", "--app", app] for app in ("x", "none:app", "sys:path")),
+        *(["trace.json", "--app", app] for app in ("x", "none:app", "sys:path", "replayed_shop:App")),
     ):
         with pytest.raises(SystemExit) as usage:
             main(["replay", *wrong])
