@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +13,26 @@ import msgspec
 import pytest
 
 from outbox.engine.engine import Engine
-from outbox.ports import Create, DocumentKey, Lost, Won, Write
+from outbox.ports import Create, Document, DocumentKey, Lost, Won, Write
 from outbox.streams import Emit, NotDeterministic, OrderedLog, Pipeline, Position
 from outbox.streams.cells import Cell
 from outbox.streams.log_places import Place
-from outbox.streams.pipeline.barrier import OtherWriter
+from outbox.streams.pipeline.barrier import Names, OtherWriter
+from outbox.streams.pipeline.checkpoint import Chain, Checkpoint, PartRef, PipelineRegister
 from outbox.streams.pipeline.replica import PipelineReplica
+from outbox.streams.values import Values
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
 from outbox.verify.recorded.definitions import QUIESCE, decide, went, words_of
-from outbox.verify.recorded.streams import recorded_log, recorded_pipeline, rows_of
+from outbox.verify.recorded.events import Durable, Left
+from outbox.verify.recorded.streams import (
+    PipelineEvents,
+    RecordedBarrier,
+    cell_digest,
+    recorded_log,
+    recorded_pipeline,
+    rows_of,
+)
 from outbox.verify.recorded.verdict import EXACTLY_ONCE, RECOVERABLE
 from tests.unit.streams.pipeline.counting import Counting, expected
 from tests.unit.verify.lying import Lying
@@ -154,6 +166,53 @@ async def test_an_operator_that_is_not_pure_is_found_in_the_history_as_well() ->
             await running.tasks[1]
     first = check(history).first(EXACTLY_ONCE)
     assert first is not None and first.what == "attempts differ" and RECOVERABLE in first.breaks
+
+
+def test_a_checkpoint_that_holds_outputs_lasts_below_the_one_before() -> None:
+    history, made = History(), Counting(Engine.in_memory())
+    seen, key = PipelineEvents(history, made.pipeline.plan()), DocumentKey("pipeline/index", "register")
+    for n, (index, held) in enumerate(((3, []), (5, [PartRef("b", "d", 1)]), (8, [PartRef("b", "d", 1)]), (9, [])), 1):
+        stands = Checkpoint(n, Position(index), {}, held=held)
+        register = PipelineRegister(version=n, graph="g", source="s", stands=stands)
+        seen.look(Document(key, msgspec.json.encode(register), str(n)))
+    durable = [(event.id, event.until) for event in history.events() if isinstance(event, Durable)]
+    assert durable == [("index/1", (3, 0)), ("index/2", (3, 0)), ("index/3", (5, 0)), ("index/4", (9, 0))]
+
+
+def test_a_bundle_is_of_the_version_whose_name_it_bears() -> None:
+    history, made = History(), Counting(Engine.in_memory())
+    seen, begin, until = PipelineEvents(history, made.pipeline.plan()), Position(0), Position(1)
+    names = [Names("index", version, f"g{version}", "changes") for version in (3, 2, 1)]
+    for index, id in enumerate([*(each.id(begin, until) for each in names), "no version's"]):
+        chain, newest = Chain(index, begin), names[0]
+        barrier = RecordedBarrier(seen, newest, Values("changes", int), chain, begin, names[1:])
+        with nullcontext() if index < len(names) else pytest.raises(OtherWriter):
+            barrier.adopt(index, Cell(id, begin=begin, until=until))
+    assert [event.version for event in history.events() if isinstance(event, Left)] == [3, 2, 1, 0]
+
+
+def test_without_a_chain_a_bundle_is_recorded_where_it_lies_and_once_it_lies_there() -> None:
+    history, made = History(), Counting(Engine.in_memory())
+    seen, bundle = PipelineEvents(history, made.pipeline.plan()), Cell("b", begin=Position(0), until=Position(2))
+    names, values = Names("index", 1, "g", "changes"), Values("changes", int)
+    for until, next in ((Position(2), 0), (Position(3), 4), (Position(2), 5)):
+        barrier = RecordedBarrier(seen, names, values, Chain(0, Position(0)), Position(0), is_chained=False)
+        barrier._barrier.bundled = bundle
+        barrier.pass_by(until, next)
+        assert (barrier.begin, barrier.next, barrier.bundled) == (until, next, None)
+    assert [(event.id, event.index) for event in history.events() if isinstance(event, Left)] == [("b", 4)]
+
+
+def test_a_cell_says_the_same_wherever_its_entries_lie() -> None:
+    raws = [msgspec.Raw(b"1"), msgspec.Raw(b"2")]
+    cells = [Cell("a", v=raws), Cell("a", blob="b", digest=sha256(b"[1,2]").hexdigest()), Cell("a", v=raws[:1])]
+    first, apart, *others = map(cell_digest, [*cells, Cell("a", v=raws, types=["A", "B"]), Cell("a", blob="b")])
+    assert first == apart and first not in others
+
+
+def test_all_rows_of_a_log_are_named() -> None:
+    log = OrderedLog("l", Engine.in_memory(), type=Letter, writers=2, readers=3, partition=one_key)
+    assert rows_of(log) == [f"log/l/{writer}.{reader}" for writer in range(2) for reader in range(3)]
 
 
 @dataclass(eq=False)
