@@ -71,6 +71,25 @@ def test_a_chunk_has_50000_rows_and_a_feed_256_chunks_unless_their_number_is_giv
     assert (made.chunks, made.staged[0].value) == (count, str(count - 1))
 
 
+@pytest.mark.parametrize(("bad", "is_refused"), [((1, 2), False), ((1, 1), True), ((2, 2), True)])
+def test_a_plan_accounts_for_every_row(
+    bad: tuple[int, int], is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "stage_valid", lambda *_: [StagedFile("m.parquet", "0", 6, 7)])
+    monkeypatch.setattr(plan, "stage", lambda *_: [StagedFile(f"{count}.parquet", "x", count) for count in bad])
+    for name in ("staged", "rejected", "fn"):
+        monkeypatch.setattr(plan, name, MagicMock())
+    more: dict[str, Any] = {"now_ms": lambda: 0, "chunks": 1, "crash_point": None}
+    with pytest.raises(Refused, match="the input has changed while") if is_refused else nullcontext():
+        made = plan.stage_messages(Folder(tmp_path), "s", TARGET, Snapshot(10, ""), MagicMock(), **more)
+        assert (made.messages, made.duplicates, made.quarantined) == (6, 1, {"x": 3})
+
+
+def test_queues_whose_names_differ_in_a_slash_have_quarantines_of_their_own(tmp_path: Path) -> None:
+    feeds = [replace(job(tmp_path), target=replace(TARGET, queue=queue)) for queue in ("a/b", "a-b", "a.b", "ab")]
+    assert len({str(feeding.quarantine_of(each, manifest())) for each in feeds}) == len(feeds)
+
+
 def spark_with(*results: dict[str, Any]) -> Any:
     """A session in which tasks that send give these rows."""
     session = MagicMock()
