@@ -320,6 +320,11 @@ async def test_what_is_missing_is_reported_with_the_cure_unless_it_is_to_be_made
                 await Client(ledger_app(), backend).declare()
 
 
+def test_a_connection_string_may_have_blanks_around_it_and_signs_within_its_values() -> None:
+    assert addresses.parts_of(" AccountName=a;AccountKey=b==;\n") == {"AccountName": "a", "AccountKey": "b=="}
+    assert addresses.parts_of("https://a.blob.core.windows.net/?sv=1") == addresses.parts_of("a") == {}
+
+
 # Dead letters
 
 
@@ -442,6 +447,12 @@ async def test_a_resubmission_is_a_later_attempt_than_every_copy() -> None:
         await backend.operations.resubmit("orders", newest)  # the adapter's own, which knows of no copy in a store
         (task,) = broker.peek("orders", 0, 10)
         assert task.message.attempt == 5, "an earlier one would follow the record of the refusal"
+        for given, attempt in ((9, 9), (2, 10)):
+            (claim,) = broker.claim("orders", 1)
+            broker.settle(claim.token, Settlement.DEAD_LETTER)
+            (dead,) = await backend.operations.dead_letters("orders")
+            await backend.operations.resubmit("orders", dead.sequence, attempt=given)
+            assert [task.message.attempt for task in broker.peek("orders", 0, 10)] == [attempt]
 
 
 async def test_a_resubmitted_dead_letter_of_a_subscription_comes_by_its_topic() -> None:

@@ -13,7 +13,7 @@ from azure.cosmos.partition_key import PartitionKey
 
 from outbox.azure.cosmos import store
 from outbox.azure.cosmos.outcomes import FAILURES
-from outbox.azure.cosmos.store import CosmosStateStore
+from outbox.azure.cosmos.store import CosmosStateStore, KeyRange
 from outbox.emulator.faults import FaultRule
 from outbox.errors import OutcomeUnknown, Refused, Throttled, Unreachable
 from outbox.ports import Create, Delete, DocumentKey, Lost, Replace, Won, Write
@@ -126,7 +126,7 @@ async def test_throttling_that_goes_on_is_the_callers_affair(ground: CosmosGroun
     install(ground, kind="throttled", operation="batch", batch_index=0, retry_after_s=1.5, count=None)
     with pytest.raises(Throttled) as caught:
         await store.write([Create(A, b"1"), Create(B, b"1")])
-    assert caught.value.retry_after_s == 1.5
+    assert caught.value.retry_after_s == 1.5 and caught.value.__cause__ is not None
     assert await store.read(A) is None
 
 
@@ -300,6 +300,9 @@ async def test_what_is_unfinished_is_found_page_by_page_in_all_partitions(
     assert sorted(key.id for key in found) == sorted(key.id for key in keys)
     assert {key.partition for key in found} == {key.partition for key in keys}
     assert ground.counted("query")["query"] >= 4
+    parts = [[document.key async for document in store.unfinished(part)] for part in KeyRange().split(3)]
+    assert {key for part in parts for key in part} == {*found}
+    assert max(map(len, parts)) < sum(map(len, parts)) == len(found)
 
 
 async def test_a_foreign_item_does_not_hide_the_others(ground: CosmosGround) -> None:

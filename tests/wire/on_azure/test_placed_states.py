@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -268,6 +269,14 @@ async def test_what_is_no_state_does_not_hide_a_state_that_lies_elsewhere(monkey
             await PlacedStates(states).check(items)
         monkeypatch.setattr(placed_states, "CHECKED_COUNT", 2)
         assert len(await placed_states._first(items)) == 2, "of however many there are"
+    seen = list[int]()
+
+    async def theirs(*_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+        for number in range(9):
+            seen.append(number)
+            yield {"id": "theirs"}
+
+    assert await placed_states._first(cast(Any, SimpleNamespace(query_items=theirs))) == [] and len(seen) == 2
 
 
 # azure.connect
