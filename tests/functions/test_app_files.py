@@ -111,6 +111,14 @@ def test_each_setting_is_handed_on_and_what_may_be_left_out_has_a_default(monkey
 def test_under_a_host_it_is_known_whether_there_are_blobs() -> None:
     host: dict[str, str] = LOCAL | {"FUNCTIONS_WORKER_RUNTIME": "python"}
     assert [read(each).has_blobs for each in (host, host | {"OUTBOX_BLOBS": ""}, {})] == [True, False, None]
+    assert read(host | {"OUTBOX_BLOBS": "", "OUTBOX_BLOBS__blobServiceUri": "https://b"}).has_blobs is True
+
+
+def test_settings_are_those_of_the_start_whatever_the_environment_becomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(azure, "connect", lambda **given: given["database"])
+    settings = read(environment := dict(LOCAL))
+    environment["OUTBOX_DATABASE"] = "other"
+    assert settings.connect() == LOCAL["OUTBOX_DATABASE"]  # type: ignore[comparison-overlap]  # a double
 
 
 def test_settings_hold_the_schedule_and_no_secret_shows() -> None:

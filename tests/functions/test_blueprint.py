@@ -12,6 +12,7 @@ from typing import Any
 
 import azure.functions as func
 import pytest
+from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Engine
 from outbox.azure import functions
@@ -20,6 +21,7 @@ from outbox.azure.functions.processor import Processor
 from outbox.azure.functions.sites import Names, edge
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Refused
+from outbox.runtime.start.plan import compile_app
 from tests.functions.triggered import triggered
 
 
@@ -226,6 +228,29 @@ async def test_a_trigger_of_ones_own_needs_settings_and_a_source_that_is_clear(s
         await functions.process(app, message("m1"), source="there", settings=given)
     with pytest.raises(Refused, match="other settings"):
         await functions.process(app, message("m1"), settings=functions.FunctionsSettings(site.connect, rest_s=1))
+
+
+async def test_a_trigger_of_an_older_worker_tells_the_type_in_its_user_properties() -> None:
+    app = App("two")
+
+    @app.handler("here")
+    def handle(order: Order) -> None: ...
+
+    @app.handler("there")
+    def other(total: Total) -> None: ...
+
+    received = ServiceBusMessage(
+        body=b'{"id":"s1"}', trigger_metadata=None, application_properties={}, message_id="m1",
+        user_properties={"outbox-id": "m1", "outbox-type": "Order"},
+    )  # fmt: skip
+    assert sites._source_of(compile_app(app), received) == "here"
+
+
+async def test_a_close_ends_the_watch_and_the_threads_of_a_processor(site: Site) -> None:
+    await site.functions["queue_orders"](message("m1"))
+    processor = await functions.processor_of(site.app)
+    await functions.close(site.app)
+    assert processor._watch._stopping.is_set()
 
 
 async def test_nothing_but_exceptions_gets_out() -> None:

@@ -16,7 +16,7 @@ import pytest
 from outbox import App, Client, Engine, Reject, Worker
 from outbox.errors import Refused
 from outbox.guards import GuardView, Rate
-from outbox.metrics import METRICS, prometheus, prometheus_name, quantiles
+from outbox.metrics import METRICS, ROW, Metric, prometheus, prometheus_name, quantiles
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.admins.store import StoreAdmin
 from outbox.ops.host import host
@@ -39,6 +39,14 @@ def test_an_age_beyond_all_bounds_is_in_the_last_bucket_alone() -> None:
         source.age(age_ms)
     found = samples(prometheus("m", counts))["outbox_critical_time_seconds_bucket"]
     assert list(found.values()) == [0] * (AGE_BUCKET_COUNT - 1) + [3] and 'le="+Inf"' in list(found)[-1]
+
+
+def test_a_checkpoint_of_a_clock_that_is_ahead_has_no_age_and_more_metrics_are_given_on() -> None:
+    counts, more = Counts(), Metric("more.given", "gauge", "s", "Given", lambda counts: ())
+    counts.pipelines["p"] = PipelineFigures(0, 0, 0, "3.1", round(time.time() + 60) * 1_000, {})
+    found = samples(prometheus("m", counts, [(more, [({ROW: "r"}, 7.5)])]))
+    assert list(found["outbox_pipeline_checkpoint_seconds"].values()) == [0]
+    assert found["more_given_seconds"] == {'{app="m",row="r"}': 7.5}
 
 
 def app_of_steps() -> App:

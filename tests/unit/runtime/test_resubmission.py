@@ -87,6 +87,12 @@ async def test_discarding_an_id_discards_every_dead_letter_of_it() -> None:
 
 
 @dataclass
+class Noted:
+    account: str
+    note: str
+
+
+@dataclass
 class Ledger:
     count: int = 0
 
@@ -127,6 +133,38 @@ async def test_what_one_handler_applied_is_not_applied_again_with_what_the_other
         assert await world.state(Ledger, "a") == Ledger(1)
         assert await world.state(Account, "a") == (Account(5) if is_run else None)
         assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ([] if is_run else ["closed"])
+
+
+@pytest.mark.parametrize(("hours", "is_run"), [(13, True), (26, False)])
+@pytest.mark.parametrize("is_read_twice", [False, True])
+@pytest.mark.parametrize("note", ["", "x" * 300_000])
+async def test_what_was_refused_late_is_resubmitted_while_that_is_remembered(
+    hours: int, is_run: bool, is_read_twice: bool, note: str
+) -> None:
+    """By whichever handler, however its body was sent; the first one's record may be gone."""
+    app, mode = App("late", retention=timedelta(days=1), margin=timedelta(hours=1)), ["down"]
+    if is_read_twice:
+
+        @app.handler("q", key="account")
+        def first(message: Noted, ledger: Ledger) -> None:
+            ledger.count += 1
+
+    @app.handler("q", key="account")
+    def second(message: Noted, account: Account) -> None:
+        if mode[0] == "down":
+            raise Retry("down", after_s=12 * 3_600)
+        if mode[0] == "closed":
+            raise Reject("closed")
+        account.balance += 5
+
+    async with Harness(app) as world:
+        await deliver(world, "q", Noted("a", note), id="m")
+        mode[0] = "closed"
+        await world.advance(hours=13)
+        mode[0] = "open"
+        await world.advance(hours=hours)
+        with nullcontext() if is_run else pytest.raises(Refused, match="so long ago"):
+            await world.resubmit("q", "m")
 
 
 async def test_a_resubmission_that_is_rescheduled_past_retention_applies_nothing_twice() -> None:
@@ -217,8 +255,9 @@ async def test_an_operator_cannot_resubmit_late_either_and_the_others_go() -> No
 
 def test_the_newest_letter_is_chosen_that_did_not_take_anothers_id() -> None:
     letters = [DeadLetterEntry("q", number, Message(body=b""), reason, "", 1, 0) for number, reason in enumerate("aba")]
-    differing = [msgspec.structs.replace(letter, reason="payload-differs") for letter in letters]
-    assert newest(letters).sequence == newest([*letters, *differing]).sequence == newest(differing).sequence == 2
+    differing = [msgspec.structs.replace(one, sequence=one.sequence + 3, reason="payload-differs") for one in letters]
+    found = [newest(given).sequence for given in (letters, [*letters, *differing], differing)]
+    assert found == [2, 2, 5]
 
 
 def test_an_edit_carries_nothing_of_the_body_before() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,8 @@ from outbox import App, Context, Engine, Retries, Worker
 from outbox.engine.backend.apart import EngineStore
 from outbox.engine.limits import EngineLimits
 from outbox.engine.log.disk import MemoryDisk
-from outbox.http_entry import HttpEntry
+from outbox.http import Response
+from outbox.http_entry import HttpEntry, Pending
 from outbox.message import Message
 from outbox.ports import Output, Replace
 from outbox.runtime.delivery.retrying import ATTEMPT_COUNT_MAX
@@ -25,6 +27,7 @@ from tests.unit.runtime.jobs import Note
 from tests.unit.runtime.purse import Ask, Book, Paid, Pay, Purse, paying
 from tests.unit.stores.http_site import INBOX, post, serving, settled
 from tests.unit.stores.store_site import Site, site, swept
+from tests.unit.waiting import until
 
 
 @pytest.fixture
@@ -71,6 +74,40 @@ async def test_an_entry_registers_its_retention_counts_what_it_sends_and_marks_a
                     await asyncio.sleep(0)
             assert entry._plan.counts.sent == 1 and await entry._operations.note("retention:purse") is not None
         assert (await swept(at, paying())).seen_count == 0
+
+
+async def test_the_end_waits_for_a_request_then_marks_and_logs_what_was_not_sent(
+    scope: str, book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site(scope) as at:
+        entry = await HttpEntry(paying(book), at, mark_after_s=60.0).__aenter__()
+        asked = asyncio.create_task(post(entry, Pay("a", 5)))
+        await until(lambda: book.runs)
+        assert entry._settlement is not None
+        entry._settlement.failed_pushes.note([Output("paid", 0, Message(body=b"", outbox_id="lost"))], "no answer")
+        ending = asyncio.create_task(entry.drain())
+        await until(lambda: entry._is_stopping)
+        book.gate.set()
+        await ending
+        assert (await asked).status == 200 and (await swept(at, paying())).seen_count == 0
+        entry._settlement.failed_pushes.note([Output("paid", 0, Message(body=b"", outbox_id="later"))], "no answer")
+        await entry.drain()
+        assert [record.__dict__["ids"] for record in caplog.records] == [["lost"], ["later"]]
+
+
+async def test_what_ends_a_request_ends_those_who_wait_for_it_unless_they_are_answered() -> None:
+    async def fails(error: BaseException) -> Response:
+        raise error
+
+    for error in (asyncio.CancelledError(), ValueError("x")):
+        pending, answered = Pending(), Pending()
+        answered.answer(Response(200))
+        for each in (pending, answered):
+            with pytest.raises(type(error)):
+                await each.take(partial(fails, error))
+        assert answered.response.result().status == 200
+        with pytest.raises(type(error)):
+            pending.response.result()
 
 
 async def test_outputs_that_fill_a_blob_leave_the_reply_in_the_record(scope: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 
-from outbox import App, Engine, Worker
+from outbox import App, Engine, Reject, Worker
 from outbox.client import Client
 from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.store_scopes import ItemStore, NarrowEngine
@@ -115,6 +116,20 @@ async def test_a_key_that_is_stopped_goes_on_after_a_resubmission_apart_from_the
 
             await steps.until(is_done)
             assert "stopped" not in kinds(at.engine)
+
+
+async def test_the_record_of_a_refusal_is_looked_for_apart_from_the_states() -> None:
+    app = App("late", retention=timedelta(days=1), margin=timedelta(hours=1))
+
+    @app.handler("adds", key="key")
+    def add(message: Add, sum: Sum) -> None:
+        raise Reject("closed")
+
+    async with apart() as at, Worker(app, at) as worker:
+        await worker.send("adds", Add("a"), id="m1", created=at.clock.seconds - 82_800)
+        await until(lambda: worker.dead_letters("adds"))
+        at.clock.seconds += 7_200  # the message is past retention, the record of its refusal is not
+        await worker.resubmit("adds", "m1")
 
 
 async def test_a_request_is_claimed_and_read_apart_from_the_states() -> None:
