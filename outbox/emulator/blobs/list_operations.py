@@ -53,7 +53,6 @@ async def list_containers(store: Store, call: Call) -> Answer:
 async def list_blobs(store: Store, call: Call) -> Answer:
     """List Blobs, in one list or in folders."""
     held = store.container(call.route.container)
-    leases.check_read(held.definition.lease, store.now_ms, "", "Container")
     prefix, delimiter, includes = call.parameter("prefix"), call.parameter("delimiter"), _includes(call)
     if len(delimiter) > DELIMITER_LENGTH_MAX:
         raise bad_parameter("delimiter", f"{DELIMITER_LENGTH_MAX} characters at most")

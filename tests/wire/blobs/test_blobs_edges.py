@@ -128,8 +128,14 @@ async def test_a_blob_shows_what_was_set_until_all_is_set_anew(emulator: BlobEmu
     again = await put(emulator, Content_Type="text/z")
     after = (await told(emulator, "HEAD", "/box/b")).headers
     assert (after["content-type"], after["content-md5"]) == ("text/z", MD5)
+    assert (after["x-ms-access-tier"], after["x-ms-access-tier-inferred"]) == ("Hot", "true")
     assert after["x-ms-creation-time"] == made.headers["last-modified"] != again.headers["last-modified"]
     assert not {"x-ms-meta-b", "x-ms-tag-count"} & after.keys()
+    same = await told(emulator, "GET", "/box/b", If_None_Match=after["etag"])
+    assert (same.status, same.headers["etag"]) == (304, after["etag"])
+    await put(emulator, Content_Type="text/z", x_ms_blob_content_type="text/y")
+    assert (await told(emulator, "HEAD", "/box/b")).headers["content-type"] == "text/y"
+    assert (await told(emulator, "DELETE", "/box/b")).headers["x-ms-delete-type-permanent"] == "true"
 
 
 async def test_tags_are_set_as_a_document_and_leave_etag_and_time(emulator: BlobEmulator, clock: VirtualClock) -> None:
@@ -210,6 +216,8 @@ async def test_a_block_list_shows_the_kind_that_is_asked_for(emulator: BlobEmula
         await told(emulator, "PUT", f"/box/b?comp=block&blockid={id}", b"xy")
     reply = await told(emulator, "GET", "/box/b?comp=blocklist")
     assert reply.headers["x-ms-blob-content-length"] == "0" and reply.texts("Name") == []
+    reply = await told(emulator, "GET", "/box/b?comp=blocklist&blocklisttype=uncommitted")
+    assert reply.texts("Name") == sorted(ids[:2])
     body = "".join(f"<Latest>{id}</Latest>" for id in ids[:2])
     headers = {"x_ms_meta_a": "1", "x_ms_blob_content_type": "text/x", "x_ms_tags": "t=1"}
     made = await told(emulator, "PUT", "/box/b?comp=blocklist", f"<BlockList>{body}</BlockList>".encode(), **headers)

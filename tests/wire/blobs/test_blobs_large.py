@@ -94,6 +94,17 @@ async def test_a_block_that_lost_on_its_way_leaves_nothing(
     assert (reply.status, reply.code) == (400, "InvalidBlobOrBlock") and held_bytes(emulator.engine) == 2
 
 
+async def test_bytes_that_are_broken_off_between_two_pieces_leave_nothing() -> None:
+    async with Engine.in_memory() as engine:
+        putting = asyncio.create_task(BlobEmulator(engine, port=0).store.put_pieces(bytes(PIECE_BYTES + 1)))
+        await asyncio.sleep(0)
+        assert held_bytes(engine) == PIECE_BYTES
+        putting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+        assert held_bytes(engine) == 0
+
+
 async def test_what_there_is_no_room_for_is_refused_and_leaves_nothing() -> None:
     limits = EngineLimits(memory_bytes_max=1 << 20)
     async with Engine.in_memory(limits=limits) as engine, BlobEmulator(engine, port=0) as emulator:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
+from outbox.emulator.blobs import blob_operations
 from outbox.emulator.blobs.server import BlobEmulator
 from outbox.testing import VirtualClock
 from tests.wire.blobs.asking import Reply, ask, put, signed
@@ -187,6 +188,10 @@ async def test_a_write_takes_one_condition(emulator: BlobEmulator) -> None:
         ("\"n\" = '2' OR \"c\" = 'red'", 200),
         ("\"n\" = '2' OR \"c\" = 'red' AND \"n\" > '1'", 412),
         ("n = '1'", 200),
+        ("other <> '1'", 200),
+        ("n = '1' and c = 'red'", 200),
+        (" OR ".join(["n = '1'"] * 10), 200),
+        (" OR ".join(["n = '1'"] * 11), 400),
         ("\"n\" = '1' AND", 400),
         ("\"n\" ~ '1'", 400),
     ],
@@ -227,6 +232,13 @@ async def test_a_list_that_names_what_is_not_there_changes_nothing(emulator: Blo
     assert (await get(emulator, "b")).body == b"hello"
     reply = await ask(emulator, signed("GET", "/box/b?comp=blocklist&blocklisttype=all"))
     assert (reply.texts("Name"), reply.texts("Size")) == ([block("1")], ["1"])
+
+
+async def test_a_block_is_put_anew_though_there_may_be_no_more(
+    emulator: BlobEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blob_operations, "UNCOMMITTED_COUNT_MAX", 1)
+    assert [(await staged(emulator, name, b"x")).code for name in "112"] == ["", "", "BlockCountExceedsLimit"]
 
 
 async def test_the_ids_of_a_blobs_blocks_have_one_length(emulator: BlobEmulator) -> None:
@@ -278,6 +290,8 @@ async def test_a_body_with_another_checksum_is_refused(emulator: BlobEmulator) -
     assert (await put(emulator, "b", b"other", Content_MD5=good)).code == "Md5Mismatch"
     assert (await put(emulator, "b", Content_MD5="AAAA")).code == "InvalidMd5"
     assert (await get(emulator, "b")).body == b"hello"
+    for comp, body in (("tags", b"<Tags><TagSet/></Tags>"), ("blocklist", b"<BlockList/>")):
+        assert (await ask(emulator, signed("PUT", f"/box/b?comp={comp}", body, Content_MD5=good))).code == "Md5Mismatch"
 
 
 @pytest.mark.parametrize(
@@ -315,8 +329,9 @@ async def test_a_lease_takes_15_to_60_seconds_or_has_no_end(emulator: BlobEmulat
         assert (reply.status, reply.headers["x-ms-lease-id"]) == (201, LEASE)
 
 
+@pytest.mark.parametrize("comp", ["", "?comp=metadata", "?comp=properties"])
 async def test_a_lease_ends_by_itself_and_may_be_renewed_until_another_writes(
-    emulator: BlobEmulator, clock: VirtualClock
+    emulator: BlobEmulator, clock: VirtualClock, comp: str
 ) -> None:
     await put(emulator, "b")
     await leased(emulator, "acquire", x_ms_lease_duration="15", x_ms_proposed_lease_id=LEASE)
@@ -325,7 +340,7 @@ async def test_a_lease_ends_by_itself_and_may_be_renewed_until_another_writes(
     assert (await get(emulator, "b")).headers["x-ms-lease-state"] == "expired"
     assert (await leased(emulator, "renew", x_ms_lease_id=LEASE)).status == 200
     clock.seconds += 15
-    assert (await put(emulator, "b")).status == 201
+    assert (await put(emulator, f"b{comp}")).status == (200 if comp else 201)
     assert (await leased(emulator, "renew", x_ms_lease_id=LEASE)).code == "LeaseIdMismatchWithLeaseOperation"
 
 
@@ -396,6 +411,7 @@ async def test_pages_go_on_where_the_last_one_ended_whatever_is_written_meanwhil
     [marker] = first.texts("NextMarker")
     second = await listed(emulator, f"maxresults=2&delimiter=/&marker={marker}")
     assert second.texts("Name") == ["c", "d"] and second.texts("NextMarker") == []
+    assert second.texts("Marker") == [marker]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 100])
@@ -434,7 +450,9 @@ async def test_a_list_that_cannot_be_is_refused(emulator: BlobEmulator, query: s
 
 async def test_names_that_xml_cannot_write_are_listed_encoded(emulator: BlobEmulator) -> None:
     await put(emulator, "a%01b&c")
-    assert b'<Name Encoded="true">a%01b%26c</Name>' in (await listed(emulator, "")).body
+    await put(emulator, "a%0Db")
+    found = (await listed(emulator, "")).body
+    assert b'<Name Encoded="true">a%01b%26c</Name>' in found and b'<Name Encoded="true">a%0Db</Name>' in found
 
 
 async def test_a_search_over_containers_goes_on_in_order(emulator: BlobEmulator) -> None:
