@@ -11,14 +11,15 @@ import pytest
 
 from outbox.emulator.cosmos import history, store
 from outbox.emulator.cosmos.catalog import TTL_MAX_S, Container
+from outbox.emulator.cosmos.catalog_operations import _replace_container
 from outbox.emulator.cosmos.charges import Usage, query_ru, read_ru
 from outbox.emulator.cosmos.decisions import whole
-from outbox.emulator.cosmos.item_operations import operations_of, run_batch
+from outbox.emulator.cosmos.item_operations import SIZE_MAX_BYTES, _listed, operations_of, run_batch, run_bulk
 from outbox.emulator.cosmos.patch import Patch
-from outbox.emulator.cosmos.requests import TOKEN_LENGTH_MAX, _least_of
+from outbox.emulator.cosmos.requests import TOKEN_LENGTH_MAX, Call, Route, _least_of
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.store import Put, Store
-from outbox.emulator.cosmos.wire import STORAGE_FULL, Rejection, rid_at, store_form
+from outbox.emulator.cosmos.wire import KEY_MISMATCH, STORAGE_FULL, Rejection, rid_at, store_form
 from outbox.emulator.faults import FaultRule, Meter
 from outbox.engine.engine import Engine
 from outbox.engine.limits import EngineLimits
@@ -182,6 +183,15 @@ async def test_a_sweep_takes_some_at_a_time_and_leaves_what_was_written_again(
     assert CosmosEmulator(items.store.engine, port=0).store.sweep() == 1  # after a start
 
 
+async def test_what_is_there_expires_when_its_container_gets_a_time_to_live(items: Items, clock: VirtualClock) -> None:
+    items.put("1")
+    definition = {"id": "c", "partitionKey": {"paths": ["/pk"]}, "defaultTtl": 5}
+    call = Call("PUT", "", {}, msgspec.json.encode(definition), Route("container.replace", ("d", "c"), "colls", ()))
+    _replace_container(items.store, call).apply(call)
+    clock.seconds += 10
+    assert items.store.sweep() == 1 and items.container.keys == set()
+
+
 # Resource ids
 
 
@@ -298,6 +308,7 @@ def test_a_patch_has_ten_operations_and_paths_of_4096_characters_at_most() -> No
         {"operationType": "Patch", "id": "1"},
         {"operationType": "Replace", "id": 1, "resourceBody": {"id": "1", "pk": "a"}},
         {"operationType": "Patch", "id": "1", "resourceBody": {"operations": [REMOVE], "condition": 1}},
+        {"operationType": "Create", "resourceBody": {"id": "2", "pk": "a", "ttl": 0}},
     ],
 )
 async def test_a_batch_with_an_operation_that_is_none_is_refused_by_its_index(items: Items, operation: Any) -> None:
@@ -331,6 +342,22 @@ async def test_an_operation_on_an_item_that_came_within_its_batch_keeps_its_reso
     assert [one["resourceBody"].get("n") for one in results] == [None, 1, 1]
     stored = items.store.read(items.container, KEY, "1")
     assert stored is not None and rid_at(stored.value) == results[0]["resourceBody"]["_rid"]
+
+
+async def test_the_parts_of_a_batch_say_why_they_failed_and_what_all_of_them_cost(items: Items) -> None:
+    good, elsewhere = ({"operationType": "Upsert", "resourceBody": {"id": "1", "pk": pk}} for pk in "ab")
+    operations = operations_of(msgspec.json.encode([good, elsewhere]), items.container, KEY)
+    results = msgspec.json.decode(run_batch(items.store, items.container, KEY, operations, None).body)
+    assert [(one["statusCode"], one.get("subStatusCode")) for one in results] == [(424, None), (400, KEY_MISMATCH)]
+    each = [good | {"partitionKey": KEY}] * 3
+    answer = run_bulk(items.store, items.container, each, None, goes_on=True)
+    charges = [one["requestCharge"] for one in msgspec.json.decode(answer.body)]
+    assert answer.charge_ru == pytest.approx(sum(charges)) and len(charges) == 3
+
+
+def test_a_batch_may_have_two_mebibytes() -> None:
+    data = b"[" + b" " * (SIZE_MAX_BYTES - 3) + b"1]"
+    assert _listed(data) == [1] and refused(lambda: _listed(data + b" ")) == 413
 
 
 # Sessions

@@ -50,6 +50,7 @@ def test_a_batch_of_no_or_too_many_operations_is_refused_in_the_services_words(
 
 def test_a_batch_does_all_of_its_operations(items: Any) -> None:
     old = items.create_item({"id": "old", "pk": "a", "n": 1})
+    still = items.create_item({"id": "still", "pk": "a"})
     items.create_item({"id": "gone", "pk": "a"})
     results = items.execute_item_batch(
         [
@@ -63,13 +64,17 @@ def test_a_batch_does_all_of_its_operations(items: Any) -> None:
             ),
             ("read", ("old",)),
             ("delete", ("gone",)),
+            ("read", ("still",)),
         ],
         "a",
     )
-    assert [one["statusCode"] for one in results] == [201, 201, 200, 200, 200, 204]
+    assert [one["statusCode"] for one in results] == [201, 201, 200, 200, 200, 204, 200]
+    assert "resourceBody" not in results[5] and results[6]["eTag"] == still["_etag"]
+    charge_ru = float(results.get_response_headers()["x-ms-request-charge"])
+    assert charge_ru == pytest.approx(sum(one["requestCharge"] for one in results), abs=0.05)
     assert own(results[4]["resourceBody"]) == {"id": "old", "pk": "a", "n": 7}
     assert results[3]["eTag"] == items.read_item("old", "a")["_etag"]
-    assert sorted(item["id"] for item in items.read_all_items()) == ["new", "old", "up"]
+    assert sorted(item["id"] for item in items.read_all_items()) == ["new", "old", "still", "up"]
 
 
 @pytest.mark.parametrize(

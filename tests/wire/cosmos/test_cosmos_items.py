@@ -10,7 +10,10 @@ from azure.cosmos import PartitionKey, exceptions
 from azure.cosmos.documents import IndexingDirective
 
 from outbox.emulator.cosmos.catalog import checked
+from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.wire import Rejection
+from outbox.engine.engine import Engine
+from tests.wire.cosmos.asking import ask, of_items, with_container
 from tests.wire.cosmos.conftest import Sdk, query
 
 _UNCHANGED = MatchConditions.IfNotModified
@@ -41,6 +44,13 @@ def test_what_is_not_there_is_not_found(items: Any) -> None:
     assert status(items.replace_item, "1", {"id": "1", "pk": "a"}) == 404
     assert status(items.delete_item, "1", "a") == 404
     assert status(items.patch_item, "1", "a", [{"op": "add", "path": "/v", "value": 1}]) == 404
+
+
+async def test_an_id_that_no_item_can_have_is_not_found() -> None:
+    async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
+        await with_container(emulator)
+        asked = of_items("GET", "x" * 1_025, x_ms_documentdb_partitionkey='["a"]')
+        assert (await ask(emulator, asked))[0] == 404
 
 
 def test_upsert_creates_and_then_replaces(items: Any) -> None:

@@ -57,6 +57,12 @@ async def test_a_condition_that_does_not_hold_is_never_ignored(emulator: CosmosE
             assert status == (304 if every[operation].method == "GET" else 412), name
 
 
+@pytest.mark.parametrize("operation", [name for name in NAMES if "if-match" in CONDITIONS.get(name, ())])
+async def test_what_is_there_meets_a_condition_on_anything(emulator: CosmosEmulator, operation: str) -> None:
+    every = await with_offers(emulator)
+    assert (await every[operation].ask(emulator, if_match="*"))[0] < (300 if operation != "item.create" else 410)
+
+
 @pytest.mark.parametrize("operation", NAMES)
 async def test_a_query_parameter_is_refused_by_name(emulator: CosmosEmulator, operation: str) -> None:
     every = await with_offers(emulator)
