@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outbox.emulator.amqp.errors import LinkFault
-from outbox.emulator.bus import atom
+from outbox.emulator.bus import administration, atom
 from outbox.emulator.bus.addresses import (
     ADDRESS_LENGTH_MAX,
     Kind,
@@ -22,7 +22,15 @@ from outbox.emulator.bus.addresses import (
     parse_address,
 )
 from outbox.emulator.bus.administration import Administration, Target, Wrong, read_rule, read_target, write_rule
-from outbox.emulator.bus.descriptions import FOREVER, Description, duration, keep
+from outbox.emulator.bus.descriptions import (
+    FOREVER,
+    NAMESPACE,
+    USER_METADATA_LENGTH_MAX,
+    Description,
+    duration,
+    keep,
+    known,
+)
 from outbox.emulator.faults import DELAY_MAX_S, TEXT_LENGTH_MAX, FaultRule, Faults
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, subscription_path
@@ -188,6 +196,42 @@ def test_a_request_is_answered_with_its_status(engine: Engine, method: str, path
     assert Administration(engine).answer(method, path, query, b"", update=False).status == status
 
 
+def test_a_page_has_as_many_entities_as_the_service_gives_at_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(administration, "PAGE_COUNT_MAX", 2)
+    engine.declare(*(QueueSettings(f"q{n}") for n in range(3)))
+    found = Administration(engine).answer("GET", "/$Resources/queues", "$top=9", b"", update=False)
+    assert isinstance(found.body, bytes) and found.body.count(b"<entry") == 2 and b"$skip=2" in found.body
+
+
+def test_what_is_made_is_told_from_what_is_changed_and_what_is_deleted_is_forgotten(engine: Engine) -> None:
+    def put(path: str, kind: str, inner: str = "", *, update: bool = False) -> int:
+        body = f"<entry><content><{kind}>{inner}</{kind}></content></entry>".encode()
+        return Administration(engine).answer("PUT", path, "", body, update=update).status
+
+    queue, other, rules = "QueueDescription", "/Events/Subscriptions/other", "/Events/Subscriptions/other/Rules"
+    mine = "<Status>ReceiveDisabled</Status><DefaultRuleDescription><Name>mine</Name></DefaultRuleDescription>"
+    keep(engine, "Plain", Description(kind=queue, given={}, created_ms=1_000, updated_ms=2_000))
+    keep(engine, "Events", Description(kind="TopicDescription", given={}))
+    assert [put("/new", queue), put("/new", queue), put("/new", queue, update=True)] == [201, 409, 200]
+    assert put("/Plain", queue, "<Status>ReceiveDisabled</Status>", update=True) == 200
+    assert put(other, "SubscriptionDescription", mine) == 201
+    assert [put(f"{rules}/r", "RuleDescription", update=update) for update in (False, True)] == [201, 200]
+    path = subscription_path("Events", "other")
+    assert [*engine.topology.rules(path)] == ["mine", "r"]
+    assert engine.broker.queue("Plain").is_paused and engine.broker.queue(path).is_paused
+    changed = known(engine, "Plain", queue)
+    assert changed.created_ms == 1_000 and changed.updated_ms > 2_000
+    for length, status in ((USER_METADATA_LENGTH_MAX, 201), (USER_METADATA_LENGTH_MAX + 1, 400)):
+        assert put(f"/q{length}", queue, f"<UserMetadata>{'x' * length}</UserMetadata>") == status
+    assert put("/forwards", queue, "<ForwardDeadLetteredMessagesTo>Plain</ForwardDeadLetteredMessagesTo>") == 400
+    for gone in ("Plain", "Events"):
+        assert Administration(engine).answer("DELETE", f"/{gone}", "", b"", update=False).status == 200
+    assert [engine.documents.read(NAMESPACE, one) for one in ("Plain", "Events", path)] == [None] * 3
+    assert Wrong(503, "busy", retry_after_s=1.5).answer().headers["Retry-After"] == "1.5"
+
+
 # Fault rules
 
 
@@ -283,6 +327,7 @@ def test_a_number_is_written_as_long_where_it_is(number: int, kind: str) -> None
         ("", "true"), ('<Filter i:type="TrueFilter"/>', "true"), ('<Filter i:type="FalseFilter"/>', "false"),
         ('<Filter i:type="a:SqlFilter"><SqlExpression>1 = 1</SqlExpression></Filter>', "true"),
         ('<Filter i:type="SqlFilter"><SqlExpression>1=0</SqlExpression></Filter>', "false"),
+        ('<Filter i:type="SqlFilter"><SqlExpression>true</SqlExpression></Filter>', "true"),
         ('<Filter i:type="SqlFilter"><SqlExpression>a=1</SqlExpression></Filter>', None),
         ('<Filter i:type="SqlFilter"/>', None), ('<Action i:type="EmptyRuleAction"/>', "true"),
         ('<Action i:type="SqlRuleAction"/>', None),
@@ -303,7 +348,7 @@ def test_an_entity_shows_what_it_holds_by_state(engine: Engine) -> None:
     engine.broker.send("Plain", [Message(body=b"123"), Message(body=b"45"), Message(body=b"6")])
     engine.broker.send("Plain", [Message(body=b"7")], due_ms=later_ms)
     engine.broker.send("Events", [Message(body=b"8", session_id="s")], due_ms=later_ms)
-    engine.broker.send("Events", [Message(body=b"9", session_id="s")])
+    engine.broker.send("Events", [Message(body=body, session_id="s") for body in (b"9", b"a")])
     for path in ("Plain", inner):
         [claim] = engine.broker.claim(path, 1)
         engine.broker.settle(claim.token, Settlement.DEAD_LETTER)
@@ -320,5 +365,11 @@ def test_an_entity_shows_what_it_holds_by_state(engine: Engine) -> None:
     told = ["1970-01-01T00:00:01.000000Z", "1970-01-01T00:00:02.000000Z"]
     assert shown("/Plain", "CreatedAt", "UpdatedAt", "published", "<updated") == told * 2
     assert shown("/Plain", *names, "SubscriptionCount") == ["4", "4", "2", "1", "1", "none"]
-    assert shown("/Events", *names, "SubscriptionCount") == ["1", "none", "0", "0", "1", "1"]
-    assert shown(f"/{inner}", *names, "SubscriptionCount") == ["none", "2", "0", "1", "1", "none"]
+    assert shown("/Events", *names, "SubscriptionCount") == ["2", "none", "0", "0", "1", "1"]
+    assert shown(f"/{inner}", *names, "SubscriptionCount") == ["none", "3", "1", "1", "1", "none"]
+    defaults = ("FilteringMessagesBeforePublishing", "SupportOrdering", "<Status")
+    assert shown("/Events", *defaults) == ["false", "true", "Active"]
+    engine.declare(QueueSettings("expiring", time_to_live_s=9, dead_letter_on_expiry=True))
+    engine.topology.pause("expiring", paused=True)
+    told = ["true", "PT9S", "ReceiveDisabled"]
+    assert shown("/expiring", "DeadLetteringOnMessageExpiration", "DefaultMessageTimeToLive", "<Status") == told

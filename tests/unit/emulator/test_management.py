@@ -28,7 +28,7 @@ from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.requests import Request
 from outbox.engine.backend.operations import dead_letters
 from outbox.engine.engine import Engine
-from outbox.engine.entities import QueueSettings, SessionLock, Settlement
+from outbox.engine.entities import QueueSettings, SessionLock, Settlement, TopicSettings, subscription_path
 from outbox.errors import EngineStopped
 from outbox.message import Message
 
@@ -94,8 +94,10 @@ def test_a_settlement_dead_letters_with_reason_and_description(engine: Engine) -
     engine.broker.send("plain", [Message(body=b"1")])
     [claim] = engine.broker.claim("plain", 1)
     why: dict[str, Any] = {"deadletter_reason": "bad", "deadletter_description": "very"}
+    why["properties_to_modify"] = {"by": "hand"}
     asked(engine, "plain", "update-disposition", disposition_status="suspended", lock_tokens=[_token(claim)], **why)
-    assert [(one.reason, one.description) for one in dead_letters(engine.broker, "plain")] == [("bad", "very")]
+    [found] = dead_letters(engine.broker, "plain")
+    assert (found.reason, found.description, found.message.properties) == ("bad", "very", {"by": "hand"})
 
 
 def test_only_what_is_scheduled_is_cancelled(engine: Engine) -> None:
@@ -234,7 +236,9 @@ def test_a_scheduled_message_may_be_as_large_as_the_limit_and_each_gets_its_numb
     numbers = asked(engine, "plain", "schedule-message", limit=size_bytes, **messages)["sequence-numbers"]
     assert [task.message.body for task in engine.broker.peek("plain", numbers[0], 9)] == [b"a", b"b" * 100]
     assert len(numbers) == 2
-    assert refused(engine, "nowhere", "schedule-message", **messages) == NOT_FOUND
+    engine.declare(QueueSettings(path := subscription_path("topic", "one")), TopicSettings("topic", ("one",)))
+    for elsewhere in ("nowhere", path):
+        assert refused(engine, elsewhere, "schedule-message", **messages) == NOT_FOUND
     assert refused(engine, "keyed", "schedule-message", **messages) == INVALID_FIELD
 
 

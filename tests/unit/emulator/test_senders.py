@@ -31,6 +31,7 @@ def test_a_batch_of_several_times_is_sent_in_order(engine: Engine) -> None:
     assert sequences == [1, 2, 3]
     assert [task.message.body for task in engine.broker.peek("plain", 0, 9)] == [b"1", b"2", b"3"]
     assert [claim.message.body for claim in engine.broker.claim("plain", 9)] == [b"1", b"3"]
+    assert len({task.message.message_id for task in engine.broker.peek("plain", 0, 9)} - {""}) == 3
 
 
 def test_a_batch_with_one_message_without_a_session_is_refused_whole(engine: Engine) -> None:

@@ -146,6 +146,7 @@ async def test_what_comes_to_nothing_is_counted_by_its_reason(ground: BusGround)
     assert bus.usage.reasons == {("renew", "lock lost"): 1, ("complete", "lock lost"): 1, ("receive", "refused"): 1}
     assert all(bus.usage.by_kind[kind].failed_count == 1 for kind, _ in bus.usage.reasons)
     assert [bus.usage.by_kind[kind].count for kind in ("send", "renew", "complete")] == [1, 2, 1]
+    assert bus.usage.by_kind["receive"].count > 1
 
 
 async def test_what_was_refused_beside_something_unknown_is_unknown(
