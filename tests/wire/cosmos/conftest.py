@@ -7,8 +7,9 @@ loop in another thread.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import pytest
 from azure.core.paging import ItemPaged
@@ -121,6 +122,13 @@ class Sdk:
         database = self.client.create_database_if_not_exists(f"db-{self.mode}")
         paths = PartitionKey(path=key, kind="MultiHash") if isinstance(key, list) else PartitionKey(path=key)
         return database.create_container(name, paths, **options)
+
+    def filled(self, items: Sequence[dict[str, Any]], **options: Any) -> Any:
+        """A container with these items, for several tests; those may run in any order, and this again."""
+        container = self.container(uuid4().hex, **options)
+        for item in items:
+            container.create_item(item)
+        return container
 
     def close(self) -> None:
         if self._thread is None:

@@ -29,10 +29,7 @@ ITEMS = [
 @pytest.fixture(scope="session")
 def indexed(sdk: Sdk) -> Any:
     """A container with composite indexes, and paths that are not indexed."""
-    container = sdk.container("indexed", indexing_policy=POLICY)
-    for item in ITEMS:
-        container.create_item(item)
-    return container
+    return sdk.filled(ITEMS, indexing_policy=POLICY)
 
 
 @pytest.mark.parametrize(

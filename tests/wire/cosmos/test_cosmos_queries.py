@@ -28,10 +28,7 @@ PEOPLE = [
 def people(sdk: Sdk) -> Any:
     """A container with the five people, in three partitions."""
     composite = [{"path": "/pk", "order": "ascending"}, {"path": "/id", "order": "descending"}]
-    container = sdk.container("people", indexing_policy={"compositeIndexes": [composite]})
-    for person in PEOPLE:
-        container.create_item(person)
-    return container
+    return sdk.filled(PEOPLE, indexing_policy={"compositeIndexes": [composite]})
 
 
 @pytest.mark.parametrize(
@@ -158,12 +155,9 @@ VALUES: list[Any] = [None, False, True, -1, 1, 2.5, 3, "", "a", "b", [1, 2], {"x
 @pytest.fixture(scope="session")
 def mixed(sdk: Sdk) -> Any:
     """A container with one item for each of the values, and two without; in an order and partitions of their own."""
-    container = sdk.container("mixed")
-    for place in (7, 2, 11, 0, 9, 4, 1, 10, 3, 8, 5, 6):
-        container.create_item({"id": f"{place:02}", "pk": f"{place % 3}", "v": VALUES[place]})
-    for id in ("x", "y"):
-        container.create_item({"id": id, "pk": id})
-    return container
+    places = (7, 2, 11, 0, 9, 4, 1, 10, 3, 8, 5, 6)
+    valued = [{"id": f"{place:02}", "pk": f"{place % 3}", "v": VALUES[place]} for place in places]
+    return sdk.filled([*valued, *({"id": id, "pk": id} for id in ("x", "y"))])
 
 
 def test_values_of_several_types_are_ordered_by_type_and_then_by_value(sdk: Sdk, mixed: Any) -> None:
