@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +15,28 @@ from outbox.emulator.cosmos.catalog import TTL_MAX_S, Container
 from outbox.emulator.cosmos.catalog_operations import _replace_container
 from outbox.emulator.cosmos.charges import Usage, query_ru, read_ru
 from outbox.emulator.cosmos.decisions import whole
-from outbox.emulator.cosmos.item_operations import SIZE_MAX_BYTES, _listed, operations_of, run_batch, run_bulk
+from outbox.emulator.cosmos.feed_operations import OPERATIONS
+from outbox.emulator.cosmos.item_operations import (
+    SIZE_MAX_BYTES,
+    _item_of,
+    _listed,
+    operations_of,
+    run_batch,
+    run_bulk,
+)
 from outbox.emulator.cosmos.patch import Patch
 from outbox.emulator.cosmos.requests import TOKEN_LENGTH_MAX, Call, Route, _least_of
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.store import Put, Store
-from outbox.emulator.cosmos.wire import KEY_MISMATCH, STORAGE_FULL, Rejection, rid_at, store_form
+from outbox.emulator.cosmos.wire import (
+    ITEM_SIZE_MAX_BYTES,
+    KEY_MISMATCH,
+    STORAGE_FULL,
+    Answer,
+    Rejection,
+    rid_at,
+    store_form,
+)
 from outbox.emulator.faults import FaultRule, Meter
 from outbox.engine.engine import Engine
 from outbox.engine.limits import EngineLimits
@@ -190,6 +207,50 @@ async def test_what_is_there_expires_when_its_container_gets_a_time_to_live(item
     _replace_container(items.store, call).apply(call)
     clock.seconds += 10
     assert items.store.sweep() == 1 and items.container.keys == set()
+
+
+# Pages
+
+
+def asked(operation: str, container: str = "c", body: bytes = b"", **headers: Any) -> Call:
+    route = Route(operation, ("d", container), "docs", ())
+    return Call("POST", "", {f"x-ms-{name.replace('_', '-')}": text for name, text in headers.items()}, body, route)
+
+
+async def page(items: Items, call: Call) -> Answer:
+    answer = OPERATIONS[call.route.operation](items.store, call).apply(call)
+    return answer if isinstance(answer, Answer) else await answer
+
+
+async def test_a_page_goes_on_in_its_own_container_partition_and_range(items: Items) -> None:
+    for id in "123":
+        items.put(id)
+    items.made("other")
+    ways: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+        ({"documentdb_partitionkey": KEY}, {"documentdb_partitionkey": OTHER_KEY}),
+        ({"start_epk": "", "end_epk": "FF"}, {"start_epk": "00", "end_epk": "FF"}),
+    )
+    for mine, others in ways:
+        first = await page(items, asked("feed", max_item_count="2", **mine))
+        more, counts = first.headers["x-ms-continuation"], [first.headers["x-ms-item-count"]]
+        counts.append((await page(items, asked("feed", continuation=more, **mine))).headers["x-ms-item-count"])
+        assert counts == ["2", "1"]
+        for call in (asked("feed", continuation=more, **others), asked("feed", "other", continuation=more, **mine)):
+            assert refused(partial(OPERATIONS["feed"], items.store, call)) == 400
+
+
+async def test_items_come_as_they_were_made_in_whatever_order_a_query_names_them(items: Items) -> None:
+    for id in "213":
+        items.put(id)
+    query = b"{\"query\":\"SELECT VALUE c.id FROM c WHERE c.id IN ('1', '2', '3')\"}"
+    found = await page(items, asked("query", body=query, documentdb_partitionkey=KEY))
+    assert b'["2","1","3"]' in found.body
+
+
+def test_an_item_may_have_two_mebibytes_as_it_is_sent() -> None:
+    body = b'{"id":"1"}' + b" " * (ITEM_SIZE_MAX_BYTES - 10)
+    assert _item_of(asked("item.create", body=body)) == {"id": "1"}
+    assert refused(lambda: _item_of(asked("item.create", body=body + b" "))) == 413
 
 
 # Resource ids
