@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -26,7 +27,7 @@ from outbox.azure.servicebus.entities import LOOK_COUNT_MAX, ServiceBusEntities
 from outbox.azure.servicebus.links import AHEAD_COUNT_MAX, TEXT_LENGTH_MAX, Link, credit_of
 from outbox.azure.servicebus.messages import TTL_MS_MAX, to_wire
 from outbox.azure.servicebus.outcomes import as_error
-from outbox.azure.servicebus.sources import ACCEPT_S, CROWDED_QUIET_S, HELD_S, QUIET_S, SessionSource
+from outbox.azure.servicebus.sources import ACCEPT_S, CROWDED_QUIET_S, HELD_S, QUIET_S, PlainSource, SessionSource
 from outbox.azure.usage import Usage
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
 from outbox.message import Message
@@ -161,14 +162,18 @@ class Held:
 
     def __init__(self, opened_s: float, used_s: float, ready: list[str], *, is_over: bool = False) -> None:
         self.opened_s, self.used_s, self.ready = opened_s, used_s, ready
-        self.out_count, self.is_spent, self.error = 0, False, None
-        self._is_over = is_over
+        self.out_count, self.is_spent, self._is_over = 0, False, is_over
+        self.error: OutboxError | None = None
+        self.told = list[object]()
 
     def expire(self) -> bool:
         return self._is_over
 
     def want(self, count: int) -> None:
-        return
+        self.told.append(count)
+
+    async def gathered(self) -> None:
+        self.told.append("gathers")
 
     def take(self, count: int) -> list[str]:
         return [self.ready.pop(0)]
@@ -209,13 +214,43 @@ def sessions(*links: Held, namespace: Any = None) -> SessionSource:
     return source
 
 
-async def test_a_session_whose_lock_ran_out_is_let_go_though_a_message_of_it_is_out() -> None:
-    lost = Held(1_000.0, 1_000.0, [], is_over=True)
-    lost.out_count = 1
+@pytest.mark.parametrize("error", [None, OutcomeUnknown("its connection broke")])
+async def test_a_session_that_is_lost_is_let_go_though_a_message_of_it_is_out(error: OutboxError | None) -> None:
+    lost = Held(1_000.0, 1_000.0, [], is_over=error is None)
+    lost.out_count, lost.error = 1, error
     source = sessions(lost, Held(1_000.0, 1_000.0, []))
     source._tidy()
     assert len(source._links) == 1 and cast(Any, lost) not in source._links
     await source.close()
+
+
+async def test_a_link_reads_on_for_no_longer_than_a_caller_waits_and_gathers_what_comes_with_a_message() -> None:
+    link, source = Held(0.0, 0.0, []), PlainSource(cast(Any, None), "orders", now_ms=lambda: 0)
+    source._link, source._open = cast(Any, link), _nothing  # type: ignore[method-assign]  # it is open
+    assert await source.receive(3, 0.01) is None and link.told == [3, 0]
+    link.ready.append("a")
+    assert await source.receive(3, 1) is not None and link.told[2:] == [3, "gathers", 0]
+
+
+async def test_sessions_are_asked_for_again_where_asking_broke() -> None:
+    asked = list[str]()
+
+    def next_session(path: str, **options: Any) -> Any:
+        asked.append(path)
+        raise RuntimeError("of the SDK")
+
+    source = sessions(namespace=SimpleNamespace(next_session=next_session))
+    for _ in range(2):
+        assert await source.receive(1, 0.01) is None
+    await source.close()
+    assert asked == ["orders", "orders"]
+
+
+async def test_a_source_that_closes_waits_for_what_it_has_begun() -> None:
+    for source in (PlainSource(cast(Any, None), "orders", now_ms=lambda: 0), sessions()):
+        begun = source._tasks.start(asyncio.sleep(0.01))
+        await source.close()
+        assert begun.done()
 
 
 async def test_sessions_are_handed_out_in_turn() -> None:
@@ -356,6 +391,49 @@ async def test_whoever_waits_for_a_settlement_is_answered_when_its_link_closes(m
     async with asyncio.timeout(5):
         answers = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(answer) for answer in answers] == [OutcomeUnknown, asyncio.CancelledError, OutcomeUnknown]
+
+
+async def test_what_is_handed_out_counts_until_it_is_settled_and_what_is_late_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def settled(message: Any) -> None:
+        now_s[0] += 1
+
+    now_s, changes, message = [1.0], list[str](), cast(Any, SimpleNamespace(sequence_number=1))
+    calls = {"close": _nothing, "abandon_message": settled, "complete_message": settled}
+    receiver: Any = SimpleNamespace(session=None, _handler=None, **calls)
+    times: Any = {"now_ms": lambda: 5_000, "monotonic_s": lambda: now_s[0]}
+    link, closed = (Link("orders", receiver, arrived=lambda: changes.append("one"), **times) for _ in range(2))
+    untils = [datetime.fromtimestamp(seconds, UTC) for seconds in (6, 5, 4, 9, 9)]
+    link.ready.extend(cast(Any, SimpleNamespace(locked_until_utc=until, sequence_number=1)) for until in untils)
+    assert [message.locked_until_utc for message in link.take(2)] == [untils[0], untils[3]]
+    assert link.out_count == 2 and [record.message for record in caplog.records] == [links.TOO_LATE]
+    link.forget()
+    assert (link.out_count, link.is_spent, len(link.ready)) == (1, True, 1)
+    link._die(OutcomeUnknown("its connection broke"))
+    assert changes == ["one", "one"]
+    for how in ("abandon", "complete"):
+        await closed.settle(message, Settle(how))
+        assert (closed.is_spent, closed.used_s) == (True, now_s[0])
+    await closed.close()
+    closed.want(1)
+    assert not link.ready and closed._pump is None
+
+
+async def test_the_lock_of_a_session_is_renewed_once_for_all_and_again_after_an_eighth_of_what_is_left() -> None:
+    now_ms, renewed = [0], list[int]()
+
+    async def renew_lock() -> None:
+        renewed.append(now_ms[0])
+
+    until = datetime.fromtimestamp(64, UTC)
+    session = SimpleNamespace(session_id="s", locked_until_utc=until, renew_lock=renew_lock)
+    receiver: Any = SimpleNamespace(session=session, _handler=None)
+    link = Link("orders", receiver, arrived=lambda: None, now_ms=lambda: now_ms[0])
+    for now_ms[0] in (0, 7_000, 8_000, 8_000, 14_000, 16_000):
+        assert await link._renew(cast(Any, None)) == 64_000
+    assert renewed == [8_000, 16_000]
+    assert [link.expire() for now_ms[0] in (63_999, 64_000)] == [False, True]
 
 
 async def test_a_caller_of_many_has_no_more_sent_ahead_than_the_limit(ground: BusGround) -> None:
