@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from outbox import App, Context, Reject
+from outbox.engine.engine import Engine
 from outbox.engine_commit import WAITING, WAITING_ATTEMPT
 from outbox.http import Reply
 from outbox.lineage import fingerprint
@@ -33,6 +34,8 @@ from outbox.resubmission import Replaced
 from outbox.runtime.commit.marker_replies import with_reply
 from outbox.runtime.start.plan import compile_app
 from outbox.stored import Inline, Record, Staged, StateItem, encode, processed_key, record_key, staged_key, state_key
+from outbox.streams.cells import Position
+from outbox.streams.pipeline.checkpoint import Checkpoint, PipelineRegister
 from outbox.verify.explorer.models.store import Doc, Partition
 from outbox.verify.explorer.ops import Finding, Op
 from outbox.verify.explorer.ops import Outcome as CallOutcome
@@ -50,9 +53,11 @@ from outbox.verify.promises.ledger import (
     Resubmitted,
     SettledHandlings,
 )
+from outbox.verify.promises.pipelines import PipelineGhost, PipelineMonitor
 from outbox.verify.promises.reference import Reference, SideEffect
 from outbox.verify.promises.store import StoreMonitor, Swap
 from outbox.verify.promises.view import Ends
+from tests.unit.streams.pipeline.counting import Counting
 
 NOW_MS, RETENTION_MS = 10_000_000, 1_000
 
@@ -399,3 +404,14 @@ def test_what_is_left_when_nothing_more_can_happen_is_found(what: str) -> None:
     left = staged if what.endswith("record") else store, bus, (("overflow/x", 1),) if what.endswith("blob") else blobs
     found = monitor.final(ghost, left, NOW_MS)[0]
     assert found.promise == what.partition(" ")[0] and ("never left" in found.text) == (found.promise == "NoLost")
+
+
+@pytest.mark.parametrize(("n", "c"), [(1, 3), (3, 1)])
+def test_a_checkpoint_falls_back_neither_in_its_number_nor_in_its_position(n: int, c: int) -> None:
+    monitor = PipelineMonitor([Counting(Engine.in_memory()).pipeline.plan()], [], {}, 0)
+    before, after = (
+        monitor._kept(encode(PipelineRegister(version=1, graph="g", source="s", stands=Checkpoint(at[0], at[1], {}))))
+        for at in ((2, Position(2)), (n, Position(c)))
+    )
+    found = monitor.step(PipelineGhost((), before), [("register", after)])
+    assert isinstance(found, Finding) and found.promise == "Monotone"

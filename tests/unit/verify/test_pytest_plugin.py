@@ -141,9 +141,10 @@ def import_module_from(path: Path) -> Any:
 
 
 def test_how_long_is_explored_can_be_said_from_outside(project: pytest.Pytester) -> None:
-    result = ran(project, "-k", "test_fine", "--explore-seconds", "0.000001")
-    result.assert_outcomes(failed=1)
-    assert "the limit of 1e-06 CPU seconds is reached" in result.stdout.str()
+    result = ran(project, "-k", "test_fine or test_long", "--explore-seconds", "0.000001")
+    result.assert_outcomes(failed=2, passed=1)  # also where a test says how long
+    told = result.stdout.str()
+    assert "the limit of 1e-06 CPU seconds is reached" in told and "the limit of 0.05" not in told
 
 
 def test_a_project_that_does_not_ask_for_the_fixture_has_none(project: pytest.Pytester) -> None:
