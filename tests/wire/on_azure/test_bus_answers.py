@@ -24,15 +24,24 @@ from outbox.azure.servicebus import dead_letters, links, sources
 from outbox.azure.servicebus.bus import LockedMessage, Sending, ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
 from outbox.azure.servicebus.entities import LOOK_COUNT_MAX, ServiceBusEntities
-from outbox.azure.servicebus.links import AHEAD_COUNT_MAX, TEXT_LENGTH_MAX, Link, credit_of
+from outbox.azure.servicebus.links import AHEAD_COUNT_MAX, TEXT_LENGTH_MAX, Call, Link, credit_of
 from outbox.azure.servicebus.messages import TTL_MS_MAX, to_wire
 from outbox.azure.servicebus.outcomes import as_error
 from outbox.azure.servicebus.sources import ACCEPT_S, CROWDED_QUIET_S, HELD_S, QUIET_S, PlainSource, SessionSource
 from outbox.azure.usage import Usage
-from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
+from outbox.errors import (
+    LockLost,
+    OutboxError,
+    OutcomeUnknown,
+    Refused,
+    Throttled,
+    TooLarge,
+    UnknownDestination,
+    Unreachable,
+)
 from outbox.message import Message
-from outbox.ports import Output, Settle
-from tests.wire.on_azure.bus_calls import QUEUE, ids, output, received
+from outbox.ports import Delivery, Output, Settle
+from tests.wire.on_azure.bus_calls import ORDERED, QUEUE, ids, output, received
 from tests.wire.on_azure.far import FarSender
 from tests.wire.on_azure.ground import BusGround
 
@@ -112,6 +121,7 @@ class Resting:
 
     def __init__(self, renewed: OutboxError | int) -> None:
         self.asked = asyncio.Event()
+        self.settled = list[str]()
         self._renewed = renewed
 
     async def renew(self, message: Any) -> int:
@@ -119,6 +129,11 @@ class Resting:
         if isinstance(self._renewed, OutboxError):
             raise self._renewed
         return self._renewed
+
+    async def settle(self, message: Any, settle: Settle) -> None:
+        self.settled.append(settle.how)
+        if isinstance(self._renewed, OutboxError):
+            raise self._renewed
 
     def locked(self, until_ms: int) -> LockedMessage:
         return LockedMessage(cast(Any, self), cast(Any, SimpleNamespace(sequence_number=1)), until_ms)
@@ -131,6 +146,7 @@ async def test_the_lock_of_a_message_that_rests_is_extended_before_it_ends() -> 
     resting = asyncio.create_task(bus._wait(locked, now_ms + 300_000))
     async with asyncio.timeout(5):
         await link.asked.wait()
+    assert servicebus_bus.wall_ms() < now_ms + 1_000
     await asyncio.sleep(0)
     assert locked.until_ms == now_ms + 600_000
     bus._closing.set()
@@ -146,12 +162,38 @@ async def test_a_lock_is_extended_again_while_it_lasts_and_is_not_lost(
 ) -> None:
     bus = ServiceBusBus(cast(Any, None), now_ms=lambda: 1_000_000)
     assert await bus._extended(Resting(error).locked(1_000_000 + left_ms)) is goes_on
+    assert bus.usage.by_kind["renew"].failed_count == 1
+
+
+async def test_a_bus_that_closes_gives_back_what_rests_and_knows_no_lock_from_before() -> None:
+    link, bus, due_ms = Resting(0), ServiceBusBus(cast(Any, None)), servicebus_bus.wall_ms() + 60_000
+    rests, held = (Delivery("orders", lock, Message(body=b""), lock, 0, due_ms) for lock in (1, 2))
+    bus._locked.update({delivery.lock: link.locked(due_ms) for delivery in (rests, held)})
+    await bus.settle(rests, Settle("abandon", due_ms=due_ms))
+    with pytest.raises(LockLost):
+        await bus.settle(rests, Settle("complete"))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(2):
+        await bus.close()
+    with pytest.raises(LockLost):
+        await bus.settle(held, Settle("complete"))
+    assert link.settled == ["abandon"]
+
+
+@pytest.mark.parametrize("answer", [0, OutcomeUnknown("?")])
+async def test_what_became_of_a_message_that_rested_is_counted(answer: OutboxError | int) -> None:
+    bus = ServiceBusBus(cast(Any, None))
+    await bus._settle_later(Resting(answer).locked(0), Settle("abandon"), 0.0)
+    used = bus.usage.by_kind["abandon"]
+    assert (used.count, used.failed_count) == (1, answer != 0)
 
 
 async def test_a_message_rests_under_its_lock_on_a_bus_that_was_closed_before(ground: BusGround) -> None:
     bus = ground.bus()
+    await received(bus, ORDERED, within_s=0.05)
     await bus.close()
-    await bus.send([output("a")])
+    await bus.send([output("a"), output("b", ORDERED, session_id="b")])
+    assert len(await received(bus, ORDERED)) == 1
     [delivery] = await received(bus)
     await bus.settle(delivery, Settle("release", due_ms=servicebus_bus.wall_ms() + 60_000))
     assert not await received(bus, within_s=0.3)
@@ -347,6 +389,34 @@ async def test_a_sender_or_receiver_that_could_not_be_opened_is_closed() -> None
     assert told == ["closed", "closed"]
 
 
+@pytest.mark.parametrize(
+    ("error", "meant", "opened_count"),
+    [
+        (exceptions.ServiceBusServerBusyError(), Throttled, 1),  # its link works
+        (exceptions.ServiceBusCommunicationError(), OutcomeUnknown, 2),
+        (ConnectionRefusedError(), Unreachable, 2),
+    ],
+)
+async def test_a_sender_that_failed_is_used_again_only_where_its_link_works(
+    error: Exception, meant: type[OutboxError], opened_count: int
+) -> None:
+    class Fails(FarSender):
+        async def send_messages(self, payload: Any, *, timeout: float) -> None:
+            raise error
+
+    def sender(destination: str) -> FarSender:
+        opened.append(destination)
+        return Fails(namespace)
+
+    opened, namespace = list[str](), cast(Any, SimpleNamespace(rtt_s=0, sender=sender))
+    sends = Sending(namespace, "orders", Usage())
+    for _ in range(2):
+        with pytest.raises(meant) as raised:
+            await sends.send([output("a")])
+        assert raised.value.__cause__ is error
+    assert opened == ["orders"] * opened_count
+
+
 @pytest.mark.parametrize(("limit_bytes", "batch_bytes"), [(262_144, 258_048), (4_000, 3_000)])
 async def test_a_batch_leaves_room_for_its_envelope(limit_bytes: int, batch_bytes: int) -> None:
     sizes_bytes = list[int | None]()
@@ -434,6 +504,17 @@ async def test_the_lock_of_a_session_is_renewed_once_for_all_and_again_after_an_
         assert await link._renew(cast(Any, None)) == 64_000
     assert renewed == [8_000, 16_000]
     assert [link.expire() for now_ms[0] in (63_999, 64_000)] == [False, True]
+
+
+def test_calls_that_must_be_alone_are_and_others_go_together_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "TOGETHER_COUNT_MAX", 3)
+    receiver, unused = SimpleNamespace(session=None, _handler=None), cast(Any, None)
+    link = Link("orders", cast(Any, receiver), arrived=lambda: None, now_ms=lambda: 0)
+    link._calls.extend(Call(unused, "", unused, is_alone == "x") for is_alone in "..xx.x....")
+    groups = list[int]()
+    while link._calls:
+        groups.append(len(link._next_calls()))
+    assert groups == [2, 1, 1, 1, 1, 3, 1]
 
 
 async def test_a_caller_of_many_has_no_more_sent_ahead_than_the_limit(ground: BusGround) -> None:
