@@ -9,7 +9,7 @@ import pytest
 from outbox.emulator.amqp import events, performatives
 from outbox.emulator.amqp.connection import Connection
 from outbox.emulator.amqp.events import Attached, Closed, Credit, Detached, Settled, Window
-from outbox.emulator.amqp.frames import HEADER_AMQP, frame
+from outbox.emulator.amqp.frames import HEADER_AMQP, FrameReader, frame
 from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.amqp.link import Delivery
 from outbox.emulator.amqp.states import LinkState, State
@@ -106,9 +106,29 @@ def test_a_message_in_several_frames_is_put_together() -> None:
     attached(made, receiver=False)
     parts = [client.transfer(0, 7, b"a" * 10, more=True), client.transfer(0, 7, b"b" * 10, more=True)]
     assert made.receive(b"".join(parts)) == []
-    [event] = made.receive(client.transfer(0, 7, b"c"))
+    whole = client.transfer(0, 7, b"c")
+    assert made.receive(whole[:-1]) == []
+    [event] = made.receive(whole[-1:])
     assert isinstance(event, Delivery)
     assert (event.delivery_id, event.payload) == (7, b"a" * 10 + b"b" * 10 + b"c")
+
+
+def test_what_is_held_of_a_message_is_given_back_to_all_connections_when_it_is_whole() -> None:
+    made = connection()
+    attached(made, receiver=False)
+    before = made.quota.held_bytes, made.quota.pool.held_bytes
+    assert made.receive(client.transfer(0, 7, b"a" * 10, more=True)) == [] and made.quota.held_bytes > before[0]
+    assert len(made.receive(client.transfer(0, 7, b"c"))) == 1
+    assert (made.quota.held_bytes, made.quota.pool.held_bytes) == before
+
+
+def test_a_frame_behind_another_is_read_when_all_of_it_is_there() -> None:
+    frames, reader = [frame(bytes(100)), frame(bytes(50))], FrameReader(frame_size_max_bytes=1_000)
+    reader.feed(frames[0] + frames[1][:30])
+    found = [reader.next_frame(), reader.next_frame()]
+    reader.feed(frames[1][30:])
+    found.append(reader.next_frame())
+    assert [None if one is None else one.end - one.start for one in found] == [100, None, 50]
 
 
 def test_a_message_over_the_limit_is_rejected_and_the_link_lives_on() -> None:
@@ -228,6 +248,10 @@ def test_settlements_name_what_they_end_and_what_is_not_known() -> None:
     assert [(found.delivery_id, found.tag[0]) for found in event.deliveries] == [(1, 1), (2, 2)]
     assert (event.unknown, event.settled, event.outcome.code) == ([(3, 3)], False, performatives.ACCEPTED)
     assert list(link.session.unsettled) == [0]
+    for number in (3, 4):
+        link.send(bytes([number]) * 16, b"", settled=False)
+    [event] = made.receive(client.disposition(1, 8, performatives.outcome_state(performatives.ACCEPTED)))
+    assert isinstance(event, Settled) and event.unknown == [(1, 2), (5, 8)]
 
 
 @pytest.mark.parametrize("is_ours", [False, True])

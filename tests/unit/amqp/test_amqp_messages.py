@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from outbox.emulator.amqp import types
 from outbox.emulator.amqp.deliveries import DEFERRED, encode_delivery, encode_peeked, with_changes, with_message_id
 from outbox.emulator.amqp.errors import OperationFault
-from outbox.emulator.amqp.messages import BATCH_FORMAT, decode_message, decode_transfer
+from outbox.emulator.amqp.messages import BATCH_COUNT_MAX, BATCH_FORMAT, decode_message, decode_transfer
 from outbox.emulator.amqp.sections import sections
 from outbox.emulator.amqp.types import NULL, binary, decode, described, list_, map_, string, symbol, uint
 from outbox.engine.state.tasks import Claim, Task
@@ -46,6 +46,11 @@ def test_a_message_of_the_runtime_reads_back_with_every_field() -> None:
     for name in Message.__struct_fields__:
         if name not in ("message_id", "wire"):
             assert getattr(read, name) == getattr(MADE, name), name
+
+
+@pytest.mark.parametrize("size", [0, 255, 256, 65_536])
+def test_a_body_of_any_size_reads_back(size: int) -> None:
+    assert decode_message(encode_delivery(claimed(Message(body=b"x" * size)))).message.body == b"x" * size
 
 
 def test_what_a_client_sent_comes_out_byte_for_byte() -> None:
@@ -205,6 +210,13 @@ def test_a_batch_is_its_messages_in_order() -> None:
 def test_a_message_that_breaks_a_limit_is_refused(payload: bytes) -> None:
     with pytest.raises(OperationFault):
         decode_transfer(payload, 0)
+
+
+def test_a_batch_has_as_many_messages_as_the_service_takes() -> None:
+    one = described(0x75, binary(BODY))
+    assert len(decode_transfer(one * BATCH_COUNT_MAX, BATCH_FORMAT)) == BATCH_COUNT_MAX
+    with pytest.raises(OperationFault, match="more than"):
+        decode_transfer(one * (BATCH_COUNT_MAX + 1), BATCH_FORMAT)
 
 
 def test_an_empty_batch_is_refused() -> None:

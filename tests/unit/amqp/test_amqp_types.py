@@ -175,6 +175,11 @@ def test_a_compound_whose_size_and_items_disagree_is_refused() -> None:
         decode(bytes.fromhex("c0040152015202"[:12]))
 
 
+def test_a_map_with_a_key_without_a_value_is_refused() -> None:
+    with pytest.raises(DecodeError, match="without a value"):
+        decode(bytes.fromhex("c1020143"))
+
+
 def test_keys_whose_hash_a_peer_can_choose_are_few() -> None:
     keys = [UUID(int=number) for number in range(CHOSEN_HASH_COUNT_MAX + 1)]
     parts = [part for key in keys for part in (types.uuid_(key), types.NULL)]
