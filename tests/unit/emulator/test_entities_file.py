@@ -50,6 +50,13 @@ def test_a_queue_of_the_official_example_is_read() -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["UserMetadata", "Status", "EnablePartitioning", "EnableBatchedOperations", "MaxSizeInMegabytes"]
+)
+def test_a_property_without_effect_is_passed_over(name: str) -> None:
+    assert parse_entities(with_property(name, 1)) == parse_entities(file_of(QUEUE))
+
+
+@pytest.mark.parametrize(
     ("name", "value", "field", "expected"),
     [
         ("RequiresSession", True, "ordering", "per_key"),
