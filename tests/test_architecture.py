@@ -48,14 +48,14 @@ GATHERS = {"__init__", "remembered", "finish"}
 STATEMENTS_MAX = {
     "outbox": 3_903,
     "outbox/azure": 3_450,
-    "outbox/emulator": 9_823,
+    "outbox/emulator": 9_822,
     "outbox/engine": 5_134,
     "outbox/ops": 8_688,
     "outbox/registration": 339,
     "outbox/runtime": 6_168,
-    "outbox/streams": 6_872,
+    "outbox/streams": 6_875,
     "outbox/testing": 590,
-    "outbox/verify": 9_714,
+    "outbox/verify": 9_718,
 }
 """The budget of each package, by `tools.statements.packages`; `outbox` is what stands beside the packages."""
 LOOKED_AT = (*(ast.Import, ast.ImportFrom, ast.Attribute), *(ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))

@@ -136,7 +136,7 @@ def fill(uv: str) -> None:
 
 
 def has(group: str, wanted: str) -> bool:
-    """Whether the packages of a group are those that pyproject.toml names now."""
+    """Whether the installed packages of a dependency group are those that pyproject.toml names."""
     return is_current(STAMP.with_name(f"{STAMP.name}-{group}"), wanted)
 
 

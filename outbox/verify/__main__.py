@@ -30,8 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app = load(options.app or written.app)
     except (OSError, ValueError, ImportError) as error:
         parser.error(str(error))
+    print(f"{written.promise}: {written.text}\n")
     replayed = replay(scenario_of(written, app), written.steps)
-    print(f"{written.promise}: {written.text}\n\n{replayed.text}")
+    print(replayed.text)
     return 1 if replayed.finding is not None or replayed.stopped else 0
 
 
@@ -47,9 +48,15 @@ def load(name: str) -> App:
     sys.path.insert(0, "")
     app = getattr(import_module(module), attribute, None)
     if callable(app) and not isinstance(app, App):
-        app = None if any(one.default is one.empty for one in signature(app).parameters.values()) else app()
+        try:
+            signature(app).bind()
+        except TypeError as error:
+            raise ValueError(
+                f"{name} needs arguments ({error}); give --app a module:attribute that needs none"
+            ) from error
+        app = app()
     if not isinstance(app, App):
-        raise ValueError(f"{name} is no App, nor makes one without arguments; give --app module:attribute")
+        raise ValueError(f"{name} is no App, nor makes one; give --app module:attribute")
     return app
 
 

@@ -169,7 +169,7 @@ def with_ttl(change: Callable[[float | None], float | None]) -> Fault:
 
 
 def cut_to(size_bytes: int) -> Fault:
-    """Takes what is too large, and keeps the beginning."""
+    """A store that cuts the body of a document to so many bytes, in place of refusing it."""
     return changing(lambda ops: ([replace(o, body=o.body[:size_bytes]) if hasattr(o, "body") else o for o in ops],))
 
 

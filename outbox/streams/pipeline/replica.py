@@ -129,7 +129,9 @@ class PipelineReplica:
         """The position behind the last entry that was fed."""
         self.time_ms = 0
         self.sinks: dict[str, Sink] = {}
-        self.tasks = WorkerTasks(plan, self._deliver, workers) if workers else LocalTasks(plan, self._deliver)
+        self.tasks = (
+            WorkerTasks(plan, self._deliver, workers) if workers else LocalTasks(plan, self._deliver, place.now_ms)
+        )
         self.fed = asyncio.Event()
         """Set when entries were fed; whoever makes checkpoints clears it."""
         self._released_again = asyncio.Event()
@@ -513,13 +515,13 @@ class PipelineReplica:
         self._handled_count += 1 if section is None else 1 + (len(section.states) + len(section.changes)) // 8
         if self._handled_count >= STATES_AT_ONCE:
             self._handled_count = 0
-            await give_way()
+            await give_way(self.place.now_ms)
 
     async def _written(self, data: bytes) -> PartRef:
         blob = f"{self._who}/{self.place.new_id()}"
         digest = sha256(data[:HASHED_BYTES])
         for begin in range(HASHED_BYTES, len(data), HASHED_BYTES):
-            await give_way()
+            await give_way(self.place.now_ms)
             digest.update(data[begin : begin + HASHED_BYTES])
         await self.place.blobs.write(blob, data)
         return PartRef(blob, digest.hexdigest(), len(data))

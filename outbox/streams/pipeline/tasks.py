@@ -24,8 +24,8 @@ STATES_AT_ONCE = 32
 """The states that a checkpoint saves or merges before it lets others go on."""
 STEPS_BETWEEN = 4
 """The turns of the event loop that others get between: an entry on its way needs some, one after another."""
-BETWEEN_S_MAX = 0.005
-"""After how long a checkpoint goes on nevertheless."""
+BETWEEN_MS_MAX = 5
+"""The longest pause of a checkpoint between two parts, in milliseconds, unless one turn of others takes longer."""
 Deliver = Callable[[str, Frame, bool], None]
 """Takes the frames of a sink; whether their values are as stored."""
 
@@ -38,13 +38,16 @@ WHOLE_S = 900.0
 """How often all objects are checked for garbage in cycles, which stops everything for a part of a second."""
 
 
-async def give_way() -> None:
-    """Let others go on between two parts of a checkpoint."""
+async def give_way(now_ms: Callable[[], int]) -> None:
+    """Let others go on between two parts of a checkpoint, by the clock of the pipeline's place.
+
+    One that stands still, as in a simulation, makes the number of turns the same in each run.
+    """
     Frozen.keep_new()
-    until_s = time.monotonic() + BETWEEN_S_MAX
+    until_ms = now_ms() + BETWEEN_MS_MAX
     for _ in range(STEPS_BETWEEN):
         await asyncio.sleep(0)
-        if time.monotonic() >= until_s:
+        if now_ms() >= until_ms:
             break
 
 
@@ -87,7 +90,8 @@ class Frozen:
         It lets go of about as many objects, and the collector, which goes by the difference, would find thousands.
         """
         cls._parts += 1
-        if cls._users and cls._parts % PARTS_FROZEN == 0:
+        is_on = gc.isenabled() and gc.get_threshold()[0]  # a collector that somebody turned off stays off
+        if cls._users and is_on and cls._parts % PARTS_FROZEN == 0:
             gc.collect(0)
             gc.freeze()
 
@@ -108,7 +112,9 @@ class BeginAgain(Exception):
 class LocalTasks:
     """All operators at work in this process."""
 
-    def __init__(self, plan: PipelinePlan, deliver: Deliver) -> None:
+    def __init__(self, plan: PipelinePlan, deliver: Deliver, now_ms: Callable[[], int] = lambda: 0) -> None:
+        """Take the parts; `now_ms` is the clock by which a checkpoint gives way to others."""
+        self._now_ms = now_ms
         self._plan = plan
         self._deliver = deliver
         self.at = Position(0)
@@ -167,7 +173,7 @@ class LocalTasks:
             states.begin(since, self.at)
         for states in keyed.values():
             while not states.save(STATES_AT_ONCE):
-                await give_way()
+                await give_way(self._now_ms)
         return sections_saved(keyed)
 
     async def state(self, operator: str, key: Key) -> tuple[Any, Position]:

@@ -1,4 +1,4 @@
-"""What is wrong with a handler is found by one worker and few steps, in the words for it; long explorations vary it."""
+"""The findings of an exploration with one worker: for each mistake of a handler its promise, its text and its cure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def draws_an_output(order: Order, customer: Customer, ctx: Context) -> None:
     ctx.send("parcels", Order("x", "ann", drawn.getrandbits(60)))
 
 
-def sends_ever_more(order: Order, customer: Customer, ctx: Context, count: list[int] = [0]) -> None:  # noqa: B006
+def sends_ever_more(order: Order, customer: Customer, ctx: Context, count: list[int] = [0]) -> None:  # noqa: B006  # it remembers
     count[0] += 1
     for _ in range(count[0]):
         ctx.send("parcels", order)

@@ -290,7 +290,7 @@ def test_a_commit_is_what_its_handlers_do(what: str) -> None:
 
 
 def test_a_call_outside_waits_for_the_sync_of_what_it_rests_on() -> None:
-    gate, call = GateMonitor(JournalMonitor(Ends(BOOK, SimpleNamespace()))), SideEffect("call", X.hex() + "-1")  # type: ignore[arg-type]
+    gate, call = GateMonitor(JournalMonitor(Ends(BOOK, SimpleNamespace()))), SideEffect("call", X.hex() + "-1")  # type: ignore[arg-type]  # no world is looked at
     early = gate.step(Gated(Ledger(applied=frozenset((X,))), Ledger()), call)
     assert isinstance(early, Finding) and early.promise == "NothingLeavesEarly"
     assert isinstance(gate.step(Gated(Ledger(), Ledger()), call), Gated)
@@ -378,7 +378,7 @@ def test_a_pointer_leads_to_what_is_staged_until_all_of_it_has_left() -> None:
 
 def test_what_leaves_and_how_a_message_ends_is_told_with_its_payload() -> None:
     there = SimpleNamespace(is_there=lambda *_, **__: False)
-    monitor, taken = StoreMonitor(Ends(book(), there)), CallOutcome("", None, None, note=1)  # type: ignore[arg-type]
+    monitor, taken = StoreMonitor(Ends(book(), there)), CallOutcome("", None, None, note=1)  # type: ignore[arg-type]  # a double
     copy = message("never sent", message_id="never sent~1")
     ghost = monitor.observe(Op(1, "send", ([Output("orders", 0, copy)],), b""), None, taken, NOW_MS)
     assert isinstance(ghost, Finding) and ghost.promise == "NoGhost"

@@ -300,7 +300,8 @@ async def test_the_limit_of_requests_is_of_those_that_wait_and_of_those_at_work(
     async with AsgiApp(app, engine, request_count_max=1, wait_s=0.2) as bank:
         assert [(await asked("k1", b"{")).status for _ in range(3)] == [400] * 3, "they are over"
         first = asyncio.ensure_future(asked("k1"))
-        await begun.wait()
+        async with asyncio.timeout(10):
+            await begun.wait()
         same = await asked("k1")
         assert same.status == 503 and "which is the limit" in same.json["detail"]
         assert (await first).status == 503, "nobody waits for it any more, and it is at work"

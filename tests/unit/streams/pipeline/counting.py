@@ -130,6 +130,7 @@ def recorded(done: list[object], looks: int, threshold: int = 700) -> SimpleName
     return SimpleNamespace(
         collect=lambda generation=2: done.append(f"collect {generation}"),
         freeze=partial(done.append, "freeze"),
+        isenabled=lambda: True,
         unfreeze=partial(done.append, "unfreeze"),
         get_count=lambda: (5, 0, 0) if next(left, None) is None else (5, 1, 0),
         get_threshold=lambda: (threshold, 10, 10),

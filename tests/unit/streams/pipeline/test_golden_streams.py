@@ -1,4 +1,4 @@
-"""Stored bytes of logs, a processor and pipelines of earlier builds, from which today's code goes on.
+"""Golden files: bytes of logs, a processor and pipelines that earlier builds stored; today's code must go on from them.
 
     python -c 'from tests.unit.streams.pipeline import test_golden_streams as kept; kept.write("NAME")'
 

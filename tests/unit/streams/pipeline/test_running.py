@@ -76,15 +76,17 @@ async def test_states_are_frozen_while_a_replica_goes_on_and_no_longer(monkeypat
     assert done[-2:] == [700, "unfreeze"]
 
 
-@pytest.mark.parametrize(("users", "froze"), [(0, []), (1, ["collect 0", "freeze"] * 2)])
+@pytest.mark.parametrize(
+    ("users", "threshold", "froze"), [(0, 700, []), (1, 700, ["collect 0", "freeze"] * 2), (1, 0, [])]
+)
 async def test_what_a_checkpoint_makes_is_frozen_in_its_course(
-    monkeypatch: pytest.MonkeyPatch, users: int, froze: list[object]
+    monkeypatch: pytest.MonkeyPatch, users: int, threshold: int, froze: list[object]
 ) -> None:
     done = list[object]()
-    monkeypatch.setattr(tasks, "gc", recorded(done, looks=0))
+    monkeypatch.setattr(tasks, "gc", recorded(done, looks=0, threshold=threshold))
     monkeypatch.setattr(tasks.Frozen, "_users", users)
     for _ in range(2 * tasks.PARTS_FROZEN):
-        await tasks.give_way()
+        await tasks.give_way(lambda: 0)
     assert done == froze
 
 
