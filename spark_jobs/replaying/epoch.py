@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 import msgspec
@@ -43,7 +44,7 @@ def read_parts(given: Parts, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.R
             data = given.place.read(name)
             if data is None:
                 raise CorruptRecord(f"{given.place / name} is missing; run the same command again")
-            for line in data.split(b"\n") if data else ():
+            for line in BytesIO(data):
                 for piece_number, piece in enumerate(pieces_of(msgspec.json.decode(line, type=Section)), count):
                     value = msgspec.json.encode(piece)
                     yield from found.add(Stored(piece.operator, piece.slot, SECTION, number, piece_number, value=value))

@@ -24,7 +24,7 @@ import pyarrow as pa
 from outbox.errors import CorruptRecord
 from outbox.streams.cells import Cell, Position
 from outbox.streams.pipeline.barrier import stored_records
-from outbox.streams.pipeline.checkpoint import Section
+from outbox.streams.pipeline.checkpoint import Section, line_of
 from outbox.streams.pipeline.cores import ENTRIES, WITH_STATES, core_of, lead_on, states_of
 from outbox.streams.pipeline.exchange import SINK, Exchange, identity_of, slot_in
 from outbox.streams.pipeline.operators import Frame, Operator, Record
@@ -120,7 +120,7 @@ class Outgoing:
     def section(self, section: Section) -> Iterator[pa.RecordBatch]:
         """The saved states of a slot."""
         for number, piece in enumerate(pieces_of(section)):
-            row = Stored(piece.operator, piece.slot, SECTION, 0, number, value=msgspec.json.encode(piece))
+            row = Stored(piece.operator, piece.slot, SECTION, 0, number, value=line_of(piece))
             yield from self._batches.add(row)
 
     def rest(self) -> Iterator[pa.RecordBatch]:

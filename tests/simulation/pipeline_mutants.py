@@ -106,7 +106,7 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: a part that was written is not named", "pipeline", "Recoverable", REPLICA,
-        ("        return [*kept, *[await self._written(data) for data in in_parts(lines)]]\n", "        return [*kept, *again]\n"),
+        ("        return [*kept, *[await self._written(part) for part in in_parts(lines)]]\n", "        return [*kept, *again]\n"),
         pages=("a",), replicas=1,
     ),
     mutant(

@@ -30,7 +30,7 @@ from outbox.streams.register import Swapped
 PIPELINE = "pipeline/"
 """The beginning of the names of pipelines, as a register, a reader and a writer of logs."""
 PART_BYTES = 8 << 20
-"""The size of a full part, in bytes: one that is joined in milliseconds.  A larger save continues in the next part."""
+"""The size of a full part, in bytes.  A larger save continues in the next part."""
 PARTS_MAX = 16
 """The most parts of changes that a replica reads when it begins."""
 ALIKE = 3
@@ -151,22 +151,22 @@ class Held(msgspec.Struct, frozen=True, omit_defaults=True):
 Line = TypeVar("Line", Section, Held)
 
 
-def part_of(lines: Iterable[Line]) -> bytes:
-    """The bytes of a part; a line break in it, between the tokens of a `Raw`, becomes a space."""
-    return b"\n".join(msgspec.json.encode(line).replace(b"\n", b" ") for line in lines)
+def line_of(line: Section | Held) -> bytes:
+    """A line of a part, with its end; line breaks between the tokens of a `Raw` become spaces."""
+    return msgspec.json.encode(line).replace(b"\n", b" ") + b"\n"
 
 
-def in_parts(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The bytes of parts from lines; all but the last are full."""
+def in_parts(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The lines of each part; all parts but the last are full."""
     waiting, size_bytes = list[bytes](), 0
     for line in lines:
         waiting.append(line)
-        size_bytes += len(line) + 1
+        size_bytes += len(line)
         if size_bytes > PART_BYTES:
-            yield b"\n".join(waiting)
+            yield waiting
             waiting, size_bytes = [], 0
     if waiting:
-        yield b"\n".join(waiting)
+        yield waiting
 
 
 def base_count(sizes: Sequence[int]) -> int:

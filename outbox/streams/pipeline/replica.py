@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from io import BytesIO
 from typing import Any
 
 import msgspec
@@ -44,10 +45,10 @@ from outbox.streams.pipeline.checkpoint import (
     PipelineRegister,
     Section,
     in_parts,
+    line_of,
     lines_of,
     merge_count,
     merging,
-    part_of,
     sections_of,
     without_gone,
 )
@@ -69,8 +70,8 @@ DEADLINES_MAX = 8
 PART_BYTES_MAX = 1 << 30
 COPIES_MAX = 1_000
 """The copies of states that wait together until their outputs have left; those of a slot may be more."""
-HASHED_BYTES = 1 << 18
-"""The bytes of a part that are hashed before others go on."""
+PIECE_BYTES = 1 << 18
+"""The bytes of a part that are copied and hashed before others go on."""
 
 
 FINAL = (Trimmed, NoBlobStore, TooLarge, OtherLog, OtherWriter, Superseded)
@@ -467,7 +468,7 @@ class PipelineReplica:
         left = {name: min(until, max(least, sink.barrier.begin)) for name, sink in self.sinks.items()}
         held = [line for name, at in left.items() for line in self.sinks[name].barrier.held(at, until)]
         chains = {name: self.sinks[name].barrier.chain_at(at) for name, at in left.items()}
-        waiting = [await self._written(part_of(held))] if held and self.plan.release.holds else []
+        waiting = [await self._written(map(line_of, held))] if held and self.plan.release.holds else []
         made = Checkpoint(stands.n + 1, until, chains, parts, time_ms, self.place.now_ms(), waiting)
         return await self._swap(known, made)
 
@@ -476,11 +477,11 @@ class PipelineReplica:
         if not saved:
             return before
         lines = await self._encoded(saved.values())
-        count = merge_count(before, sum(len(line) + 1 for line in lines))
+        count = merge_count(before, sum(map(len, lines)))
         kept, again = before[: len(before) - count], before[len(before) - count :]
         if again or not kept:
             lines = await self._merged(again, saved.values(), is_first=not kept)
-        return [*kept, *[await self._written(data) for data in in_parts(lines)]]
+        return [*kept, *[await self._written(part) for part in in_parts(lines)]]
 
     async def _merged(self, parts: Iterable[PartRef], saved: Iterable[Section], *, is_first: bool) -> list[bytes]:
         """The lines of one part in place of some, with the states that were saved.
@@ -495,18 +496,18 @@ class PipelineReplica:
         for section in saved:
             found.setdefault(section.place, []).append(section)
         lines = []
-        for _, sections in sorted(found.items()):
-            for joined in merging(sections):
+        for place in sorted(found):
+            for joined in merging(found.pop(place)):  # letting go of all at once takes milliseconds
                 await self._handled(joined)
                 if joined is not None:
-                    lines.append(part_of([without_gone(joined) if is_first else joined]))
+                    lines.append(line_of(without_gone(joined) if is_first else joined))
         return lines
 
     async def _encoded(self, sections: Iterable[Section]) -> list[bytes]:
         """The lines of a part."""
         lines = []
         for section in sections:
-            lines.append(part_of([section]))
+            lines.append(line_of(section))
             await self._handled(section)
         return lines
 
@@ -517,14 +518,20 @@ class PipelineReplica:
             self._handled_count = 0
             await give_way(self.place.now_ms)
 
-    async def _written(self, data: bytes) -> PartRef:
-        blob = f"{self._who}/{self.place.new_id()}"
-        digest = sha256(data[:HASHED_BYTES])
-        for begin in range(HASHED_BYTES, len(data), HASHED_BYTES):
-            await give_way(self.place.now_ms)
-            digest.update(data[begin : begin + HASHED_BYTES])
-        await self.place.blobs.write(blob, data)
-        return PartRef(blob, digest.hexdigest(), len(data))
+    async def _written(self, lines: Iterable[bytes]) -> PartRef:
+        """Write a part, put together piece by piece: its bytes at once are milliseconds."""
+        blob, data, digest, waiting = f"{self._who}/{self.place.new_id()}", BytesIO(), sha256(), 0
+        for line in lines:
+            for begin in range(0, len(line), PIECE_BYTES):
+                piece = memoryview(line)[begin : begin + PIECE_BYTES]
+                data.write(piece)
+                digest.update(piece)
+                waiting += len(piece)
+                if waiting >= PIECE_BYTES:
+                    waiting = 0
+                    await give_way(self.place.now_ms)
+        await self.place.blobs.write(blob, data.getvalue())
+        return PartRef(blob, digest.hexdigest(), data.tell())
 
     async def _swap(self, known: Kept[PipelineRegister], made: Checkpoint) -> bool:
         apart_ms = max(row.margin_ms for row in (self._source, *self.plan.sink_rows().values())) // 2

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
+from itertools import chain
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -92,7 +93,7 @@ class KeyedStates:
         """The saved members of each key, behind the position of their checkpoint: the one under way, and a lost one."""
         self._lost: dict[Key, list[tuple[Position, Marked]]] = {}
         """The same of the checkpoints before it, which may not stand."""
-        self._old: list[dict[Key, Any]] = []
+        self._old: list[dict[Any, Any]] = []
         """Leftovers of earlier checkpoints, which take milliseconds to let go of at once."""
         self._fields = fields
         self._look = fields.look if fields is not None and len(fields.boxes) > 1 else None
@@ -135,8 +136,8 @@ class KeyedStates:
 
         None: all.
         """
+        self._old = [self._taken, self._lost, self._marked, *chain.from_iterable(self._saved.values())]
         self._saved, self._unstored = defaultdict(_nothing), []
-        self._old = [self._taken, self._lost, self._marked]
         if since == self._at:
             self._taken, self._lost = self._changed, {}
         else:  # another checkpoint stands than the last that was begun
@@ -149,9 +150,7 @@ class KeyedStates:
 
     def save(self, count: int) -> bool:
         """Save up to `count` states, or as many members of some; whether all are saved."""
-        for old in self._old:
-            for _ in range(min(2 * count, len(old))):
-                old.popitem()
+        self._let_go(6 * count)
         left = count
         while self._waiting and left > 0 and len(self._unstored) < count:
             left -= self._save(self._waiting.popitem()[0])
@@ -162,6 +161,15 @@ class KeyedStates:
         if found:
             self._store(found)
         return not (self._waiting or self._unstored)
+
+    def _let_go(self, count: int) -> None:
+        while self._old and count > 0:
+            old = self._old[-1]
+            for _ in range(min(count, len(old))):
+                old.popitem()
+                count -= 1
+            if not old:
+                self._old.pop()
 
     def saved(self) -> Mapping[int, Saved]:
         """The saved states and changes, by slot."""

@@ -31,9 +31,11 @@ Deliver = Callable[[str, Frame, bool], None]
 
 
 YOUNG = 2_000
-"""New objects, less gone ones, before Python's collector checks them; its default is 700."""
-PARTS_FROZEN = 8
-"""The parts of a checkpoint whose new objects are checked and frozen together."""
+"""New objects before Python's collector checks them.  By itself it does so at 700, less those that are gone."""
+OBJECTS_A_RECORD = 3
+"""The objects that a record leaves behind, roughly."""
+OBJECTS_A_PART = 8 * STATES_AT_ONCE
+"""The same of a part of a checkpoint."""
 WHOLE_S = 900.0
 """How often all objects are checked for garbage in cycles, which stops everything for a part of a second."""
 
@@ -43,7 +45,7 @@ async def give_way(now_ms: Callable[[], int]) -> None:
 
     One that stands still, as in a simulation, makes the number of turns the same in each run.
     """
-    Frozen.keep_new()
+    Frozen.keep_new(OBJECTS_A_PART)
     until_ms = now_ms() + BETWEEN_MS_MAX
     for _ in range(STEPS_BETWEEN):
         await asyncio.sleep(0)
@@ -59,7 +61,7 @@ class Frozen:
     """
 
     _users: ClassVar[int] = 0
-    _parts: ClassVar[int] = 0
+    _new: ClassVar[int] = 0
     _given: ClassVar[tuple[int, int, int]] = (0, 0, 0)
 
     def __init__(self) -> None:
@@ -76,7 +78,7 @@ class Frozen:
         if not any(gc.get_count()[1:]):
             return
         if time.monotonic() < self._whole_s:
-            gc.collect(1)
+            gc.collect(0)
         else:
             self._whole_s = time.monotonic() + WHOLE_S
             gc.unfreeze()
@@ -84,14 +86,15 @@ class Frozen:
         gc.freeze()
 
     @classmethod
-    def keep_new(cls) -> None:
-        """Freeze what some parts of a checkpoint made.
+    def keep_new(cls, count: int) -> None:
+        """Check and freeze new objects, some thousand together; `count` is about how many more there are.
 
-        It lets go of about as many objects, and the collector, which goes by the difference, would find thousands.
+        States let go of about as many, and the collector, which goes by the difference, would find ten thousand.
         """
-        cls._parts += 1
+        cls._new += count
         is_on = gc.isenabled() and gc.get_threshold()[0]  # a collector that somebody turned off stays off
-        if cls._users and is_on and cls._parts % PARTS_FROZEN == 0:
+        if cls._users and is_on and cls._new >= YOUNG:
+            cls._new = 0
             gc.collect(0)
             gc.freeze()
 
@@ -162,6 +165,7 @@ class LocalTasks:
         self.at = frame.watermark
         for name, each in made.items():
             self._deliver(name, each, False)
+        Frozen.keep_new(OBJECTS_A_RECORD * sum(len(each.records) for each in (frame, *made.values())))
 
     async def saved(self, since: Position | None) -> dict[tuple[str, int], Section]:
         """The states as they are now of which something changed at or behind `since`, by operator and slot.

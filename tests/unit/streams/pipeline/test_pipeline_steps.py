@@ -282,7 +282,7 @@ def test_parts_are_few_and_are_twice_the_states_at_most_and_are_seldom_written_a
         again = parts[len(parts) - merge_count(parts, size_bytes) :]
         # the more is written as one the more of it are changes of the same states, which take 1 MB
         data = min(1_000_000, size_bytes + sum(part.size_bytes for part in again))
-        made = [*map(len, in_parts([b"." * min(999, data)] * -(-data // 1_000)))]
+        made = [sum(map(len, part)) for part in in_parts([b"." * min(1_000, data)] * -(-data // 1_000))]
         parts = [*parts[: len(parts) - len(again)], *(PartRef(f"part {number}", "", size) for size in made)]
         written += data
         sizes = [part.size_bytes for part in parts]
@@ -410,7 +410,7 @@ def test_a_worker_freezes_its_states_until_it_begins_again(monkeypatch: pytest.M
         done.append(number)
     for _ in range(2):
         list(worker.handle(Begin(0, 0, 1, Position(0), BUFFERED)))
-    assert done == [tasks.YOUNG, "collect 1", "freeze", 0, 1, 2, 700, "unfreeze"]
+    assert done == [tasks.YOUNG, "collect 0", "freeze", 0, 1, 2, 700, "unfreeze"]
 
 
 def test_a_worker_that_begins_again_forgets_what_it_was_to_save() -> None:

@@ -250,8 +250,8 @@ async def test_a_process_that_begins_again_goes_on_from_the_checkpoint() -> None
     assert await made.released() == expected([*TEXTS, "the cat again"])
 
 
-async def test_a_part_is_hashed_piece_by_piece_and_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline_replica, "HASHED_BYTES", 7)
+async def test_a_part_is_made_piece_by_piece_and_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_replica, "PIECE_BYTES", 7)
     made = Counting(Engine.in_memory())
     await made.write(*TEXTS)
     first = made.replica()

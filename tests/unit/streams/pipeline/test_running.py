@@ -72,7 +72,7 @@ async def test_states_are_frozen_while_a_replica_goes_on_and_no_longer(monkeypat
             await made.write(text)
             await running.until(Position(number + 1))
             done.append(number)
-    assert [each for each in done if each not in (0, 1)] == [tasks.YOUNG, "collect 1", "freeze", 700, "unfreeze"]
+    assert [each for each in done if each not in (0, 1)] == [tasks.YOUNG, "collect 0", "freeze", 700, "unfreeze"]
     assert done[-2:] == [700, "unfreeze"]
 
 
@@ -85,7 +85,7 @@ async def test_what_a_checkpoint_makes_is_frozen_in_its_course(
     done = list[object]()
     monkeypatch.setattr(tasks, "gc", recorded(done, looks=0, threshold=threshold))
     monkeypatch.setattr(tasks.Frozen, "_users", users)
-    for _ in range(2 * tasks.PARTS_FROZEN):
+    for _ in range(2 * tasks.YOUNG // tasks.OBJECTS_A_PART + 1):
         await tasks.give_way(lambda: 0)
     assert done == froze
 
@@ -101,7 +101,7 @@ def test_all_is_looked_through_for_garbage_now_and_then(monkeypatch: pytest.Monk
         each.take()
     frozen.end()
     frozen.end()
-    young, whole = ["collect 1", "freeze"], ["unfreeze", "collect 2", "freeze"]
+    young, whole = ["collect 0", "freeze"], ["unfreeze", "collect 2", "freeze"]
     assert done == [0, *young, *whole, *young, *whole]  # a collector that is off stays off
     other.end()
     assert done[-2:] == [0, "unfreeze"]

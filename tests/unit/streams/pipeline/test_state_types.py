@@ -19,7 +19,7 @@ from outbox.codec import StateCodec
 from outbox.errors import CorruptRecord, NotRegistrable, PoisonMessage
 from outbox.streams import ListState, MapState, Position, Value
 from outbox.streams.pipeline.changes import applied, changes_of, combined
-from outbox.streams.pipeline.checkpoint import PartRef, Section, merged, part_of, sections_of
+from outbox.streams.pipeline.checkpoint import PartRef, Section, line_of, merged, sections_of
 from outbox.streams.pipeline.state_fields import fields_of, is_frozen, may_share, state_codec
 from outbox.streams.pipeline.states import KeyedStates, StateUnstorable, slot_of
 from tests.unit.streams.pipeline.counting import Change
@@ -209,7 +209,7 @@ class Running:
         for slot, found in self.states.saved().items():
             section = Section("count", slot, 1, *found)
             older.setdefault(slot, []).append(section)
-        data = part_of(map(merged, older.values()))
+        data = b"".join(line_of(merged(each)) for each in older.values())
         if self.disk.c == self.since and self.cut > self.since:
             blob = f"part {len(self.disk.data)}"
             self.disk.data[blob] = data
@@ -345,7 +345,8 @@ def test_a_loaded_state_that_cannot_be_read_is_kept_and_every_time_it_is_asked_f
 
 
 def test_a_state_with_line_breaks_between_its_tokens_stays_one_line_of_a_part() -> None:
-    data = part_of([Section("op", 0, 1, {"sk": msgspec.Raw(b'{\n"n":"\\n"}')}), Section("op", 1, 1, {})])
+    lines = Section("op", 0, 1, {"sk": msgspec.Raw(b'{\n"n":"\\n"}')}), Section("op", 1, 1, {})
+    data = b"".join(map(line_of, lines))
     first, second = sections_of(data, ref_of("part", data))
     assert msgspec.json.decode(first.states["sk"]) == {"n": "\n"} and second.slot == 1
 
