@@ -33,6 +33,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks.arrivals import arrivals
 from benchmarks.pipeline_peers import by_handlers, by_sqlite
 from examples.inverted_index.index import Content, Indexing, Page, Postings, update, words
 from outbox.engine.engine import Engine
@@ -115,24 +116,27 @@ class Operators:
 
 
 async def paced(given: Work, handle: Handle) -> Figures:
-    """Handle each page from when it is due, one after the other, and take the times until it is done."""
+    """Handle each page from when it comes, one after the other, and take the times until it is done."""
     latency_ms = [0.0] * len(given.pages)
     skipped = len(given.pages) // 4
     gc.collect()
     gc.freeze()  # the pages and the changes of all modes, which no user's process has
-    began_s, cpu_s = time.perf_counter(), 0.0
+    first_s, cpu_s, number = 0.0, 0.0, 0
 
-    async def one(number: int, page: Page, due_s: float) -> None:
-        await handle(page)
-        latency_ms[number] = (time.perf_counter() - began_s - due_s) * 1_000
+    async def one(number: int, came_s: float) -> None:
+        await handle(given.pages[number])
+        latency_ms[number] = (time.perf_counter() - came_s) * 1_000
 
-    async with asyncio.timeout(given.due_s[-1] + WAIT_S_MAX), asyncio.TaskGroup() as group:
-        for number, (page, due_s) in enumerate(zip(given.pages, given.due_s, strict=True)):
-            await asyncio.sleep(max(0.0, due_s - (time.perf_counter() - began_s)))
+    until_s = given.due_s[-1] + WAIT_S_MAX
+    async with asyncio.timeout(until_s), arrivals(given.due_s) as times, asyncio.TaskGroup() as group:
+        async for came_s in times:
+            if number == 0:
+                first_s = came_s
             if number == skipped:
                 cpu_s = time.process_time()
-            group.create_task(one(number, page, due_s))
-    count, took_s = len(given.pages) - skipped, time.perf_counter() - began_s
+            group.create_task(one(number, came_s))
+            number += 1
+    count, took_s = len(given.pages) - skipped, time.perf_counter() - first_s
     return Figures(latency_ms[skipped:], (time.process_time() - cpu_s) / count * 1e6, len(given.pages) / took_s)
 
 

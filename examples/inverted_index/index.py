@@ -9,11 +9,11 @@ out without places, and the second one removes it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from examples.inverted_index.positions import POSITIONS_MAX, RANGE_MAX, Place, place_of
+from examples.inverted_index.positions import NEXT, POSITIONS_MAX, RANGE_MAX, Place, place_of, start_of
 from outbox.streams import Emit, MapState, OrderedLog, Pipeline
 
 Index = dict[str, dict[int, tuple[int, ...]]]
@@ -86,10 +86,10 @@ def text_of(word: Word) -> str:
 def places_in(page: Page) -> dict[str, list[int]]:
     """The words of a page, and where they are."""
     found: dict[str, list[int]] = {}
-    for position, match in enumerate(re.finditer(r"\w+", page.text.lower())):
-        if position == POSITIONS_MAX:
-            break
-        found.setdefault(match.group(), []).append(Place(page.number, position, page.version).packed())
+    place = Place(page.number, 0, page.version).packed()
+    for word in re.findall(r"\w+", page.text.lower())[:POSITIONS_MAX]:
+        found.setdefault(word, []).append(place)
+        place += NEXT
     return found
 
 
@@ -104,16 +104,11 @@ def words(content: Content, page: Page, emit: Emit[Word]) -> None:
 def update(postings: Postings, word: Word, emit: Emit[Change]) -> None:
     """The changes of the index."""
     before = postings.replace(word.page, word.places)
-    for start in starts(before):
-        emit(Change("REMOVE", word.text, (start.packed(),), start.range))
+    for begin in range(0, len(before), RANGE_MAX):
+        count = min(RANGE_MAX, len(before) - begin)
+        emit(Change("REMOVE", word.text, (start_of(before[begin], count),), count))
     if word.places:
         emit(Change("ADD", word.text, word.places))
-
-
-def starts(places: tuple[int, ...]) -> Iterator[Place]:
-    """The starts of ranges that are all of these places of one page."""
-    for index in range(0, len(places), RANGE_MAX):
-        yield place_of(places[index])._replace(range=min(RANGE_MAX, len(places) - index))
 
 
 class Indexing:

@@ -8,6 +8,8 @@ PAGES_MAX = 1 << 24
 POSITIONS_MAX = 1 << 20
 VERSIONS = 1 << 8
 RANGE_MAX = (1 << 12) - 1
+NEXT = 1 << 20
+"""What the next position of a page is more, as a number."""
 
 
 class Place(NamedTuple):
@@ -24,6 +26,11 @@ class Place(NamedTuple):
     def packed(self) -> int:
         """One number; numbers are in the order of their places."""
         return self.page << 40 | self.position << 20 | self.version % VERSIONS << 12 | self.range
+
+
+def start_of(packed: int, range: int) -> int:
+    """The start of a range that begins at a place."""
+    return packed & ~RANGE_MAX | range
 
 
 def place_of(packed: int) -> Place:

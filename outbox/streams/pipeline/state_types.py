@@ -118,7 +118,9 @@ class MapState(MutableMapping[K, V]):
     def get(self, key: K, default: V | T, /) -> V | T: ...
     def get(self, key: K, default: Any = None, /) -> Any:
         """The value of a key, or the default."""
-        return self[key] if key in self._inner else default
+        if self._marks.reads:
+            return self[key] if key in self._inner else default
+        return self._inner.get(key, default)
 
     def __setitem__(self, key: K, value: V) -> None:
         if self._marks.undo is not None:
