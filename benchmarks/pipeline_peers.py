@@ -83,7 +83,7 @@ async def by_sqlite(file: Path, expected: Sequence[Change]) -> AsyncIterator[Han
             before = {word: msgspec.json.decode(places, type=tuple[int, ...]) for word, places in rows}
             found = places_in(page)
             made: Emitted[Change] = Emitted()
-            for word in sorted(found.keys() | before.keys()):
+            for word in (*found, *sorted(before.keys() - found.keys())):
                 known = WordPlaces({page.number: before[word]} if word in before else {})
                 update(known, Word(word, page.number, tuple(found.get(word, ()))), made)  # type: ignore[arg-type]
             database.execute("DELETE FROM places WHERE page = ?", (page.number,))

@@ -54,7 +54,7 @@ class Change:
 
 @dataclass
 class Content:
-    """The words of a page's last version, sorted."""
+    """The words of a page's last version."""
 
     words: list[str] = field(default_factory=list)
 
@@ -96,9 +96,11 @@ def places_in(page: Page) -> dict[str, list[int]]:
 def words(content: Content, page: Page, emit: Emit[Word]) -> None:
     """What a version of a page has, and what the one before had and this one has not."""
     found = places_in(page)
-    for text in sorted(found.keys() | set(content.words)):
-        emit(Word(text, page.number, tuple(found.get(text, ()))))
-    content.words = sorted(found)
+    for text, places in found.items():
+        emit(Word(text, page.number, tuple(places)))
+    for text in sorted(set(content.words) - found.keys()):
+        emit(Word(text, page.number, ()))
+    content.words = [*found]
 
 
 def update(postings: Postings, word: Word, emit: Emit[Change]) -> None:

@@ -64,10 +64,10 @@ def test_a_new_version_removes_what_the_one_before_had() -> None:
         Change("ADD", "a", (at(7, 0), at(7, 2))),
         Change("ADD", "b", (at(7, 1),)),
         Change("ADD", "b", (at(8, 0),)),
-        Change("REMOVE", "a", (Place(7, 0, 0, 2).packed(),), 2),
         Change("REMOVE", "b", (at(7, 1),), 1),
         Change("ADD", "b", (at(7, 0, 1),)),
         Change("ADD", "c", (at(7, 1, 1),)),
+        Change("REMOVE", "a", (Place(7, 0, 0, 2).packed(),), 2),
     ]
 
 

@@ -87,8 +87,8 @@ class KeyedStates:
         self._at = Position(0)
         """Where the checkpoint under way is."""
         self._saved = defaultdict[int, Saved](_nothing)
-        self._unstored: list[tuple[Key, Changes]] = []
-        """Saved changes that are not encoded yet."""
+        self._unstored: list[tuple[Key, Changes, int]] = []
+        """Saved changes that are not encoded yet, and the weight of each."""
         self._marked: dict[Key, list[tuple[Position, Marked]]] = {}
         """The saved members of each key, behind the position of their checkpoint: the one under way, and a lost one."""
         self._lost: dict[Key, list[tuple[Position, Marked]]] = {}
@@ -157,18 +157,17 @@ class KeyedStates:
         found = []
         while self._unstored and count > 0:
             found.append(self._unstored.pop())
-            count -= weight(found[-1][1])
+            count -= found[-1][2]
         if found:
             self._store(found)
         return not (self._waiting or self._unstored)
 
     def _let_go(self, count: int) -> None:
         while self._old and count > 0:
-            old = self._old[-1]
-            for _ in range(min(count, len(old))):
-                old.popitem()
+            if self._old[-1]:
+                self._old[-1].popitem()
                 count -= 1
-            if not old:
+            else:
                 self._old.pop()
 
     def saved(self) -> Mapping[int, Saved]:
@@ -188,8 +187,9 @@ class KeyedStates:
             if self._fields is not None and state is not None and self._since is not None:
                 changes = self._changes(self._fields, key, state, self._since)
                 if changes is not None:
-                    self._unstored.append((key, changes))
-                    return weight(changes)
+                    members = weight(changes)
+                    self._unstored.append((key, changes, members))
+                    return members
             raw = GONE if state is None else msgspec.Raw(self.encode(state))
             self._saved[slot_of(key)].states[text_of(key)] = raw
             return 1 + len(memoryview(raw)) // MEMBER_BYTES
@@ -207,17 +207,17 @@ class KeyedStates:
             self._marked[key] = [(self._at, marked)]
         return changes
 
-    def _store(self, found: Sequence[tuple[Key, Changes]]) -> None:
+    def _store(self, found: Sequence[tuple[Key, Changes, int]]) -> None:
         """Encode changes, all at once."""
         try:
-            raws = self._fields.stored([changes for _, changes in found]) if self._fields is not None else ()
+            raws = self._fields.stored([changes for _, changes, _ in found]) if self._fields is not None else ()
         except Exception as error:
             if len(found) == 1:
                 raise self._unstorable(found[0][0], error) from error
             for each in found:
                 self._store([each])
         else:
-            for (key, _), raw in zip(found, raws, strict=True):
+            for (key, *_), raw in zip(found, raws, strict=True):
                 self._saved[slot_of(key)].changes[text_of(key)] = raw
 
     def _unstorable(self, key: Key, error: Exception) -> StateUnstorable:

@@ -31,7 +31,7 @@ Deliver = Callable[[str, Frame, bool], None]
 
 
 YOUNG = 2_000
-"""New objects before Python's collector checks them.  By itself it does so at 700, less those that are gone."""
+"""New objects that are checked and frozen together.  The collector itself counts them less those that are gone."""
 OBJECTS_A_RECORD = 3
 """The objects that a record leaves behind, roughly."""
 OBJECTS_A_PART = 8 * STATES_AT_ONCE
@@ -45,7 +45,8 @@ async def give_way(now_ms: Callable[[], int]) -> None:
 
     One that stands still, as in a simulation, makes the number of turns the same in each run.
     """
-    Frozen.keep_new(OBJECTS_A_PART)
+    Frozen.note(OBJECTS_A_PART)
+    Frozen.keep_new()
     until_ms = now_ms() + BETWEEN_MS_MAX
     for _ in range(STEPS_BETWEEN):
         await asyncio.sleep(0)
@@ -62,36 +63,34 @@ class Frozen:
 
     _users: ClassVar[int] = 0
     _new: ClassVar[int] = 0
-    _given: ClassVar[tuple[int, int, int]] = (0, 0, 0)
 
     def __init__(self) -> None:
         self._is_begun, self._whole_s = False, time.monotonic() + WHOLE_S
 
     def take(self) -> None:
-        """Freeze live objects, if the collector has checked some since."""
+        """Freeze live objects: all at first, and then new ones where there are some thousand."""
         if not self._is_begun:
             self._is_begun = True
-            if not Frozen._users:
-                first, *rest = Frozen._given = gc.get_threshold()
-                gc.set_threshold(YOUNG if 0 < first < YOUNG else first, *rest)
             Frozen._users += 1
-        if not any(gc.get_count()[1:]):
-            return
-        if time.monotonic() < self._whole_s:
-            gc.collect(0)
-        else:
+            self.note(YOUNG)
+        if time.monotonic() >= self._whole_s:
             self._whole_s = time.monotonic() + WHOLE_S
             gc.unfreeze()
             gc.collect()
-        gc.freeze()
+            gc.freeze()
+        self.keep_new()
 
     @classmethod
-    def keep_new(cls, count: int) -> None:
-        """Check and freeze new objects, some thousand together; `count` is about how many more there are.
+    def note(cls, count: int) -> None:
+        """Note about how many new objects there are.
 
         States let go of about as many, and the collector, which goes by the difference, would find ten thousand.
         """
         cls._new += count
+
+    @classmethod
+    def keep_new(cls) -> None:
+        """Check and freeze new objects where there are some thousand."""
         is_on = gc.isenabled() and gc.get_threshold()[0]  # a collector that somebody turned off stays off
         if cls._users and is_on and cls._new >= YOUNG:
             cls._new = 0
@@ -104,7 +103,6 @@ class Frozen:
             self._is_begun = False
             Frozen._users -= 1
             if not Frozen._users:
-                gc.set_threshold(*Frozen._given)
                 gc.unfreeze()
 
 
@@ -165,7 +163,7 @@ class LocalTasks:
         self.at = frame.watermark
         for name, each in made.items():
             self._deliver(name, each, False)
-        Frozen.keep_new(OBJECTS_A_RECORD * sum(len(each.records) for each in (frame, *made.values())))
+        Frozen.note(OBJECTS_A_RECORD * sum(len(each.records) for each in (frame, *made.values())))
 
     async def saved(self, since: Position | None) -> dict[tuple[str, int], Section]:
         """The states as they are now of which something changed at or behind `since`, by operator and slot.

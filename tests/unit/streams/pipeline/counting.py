@@ -124,15 +124,12 @@ def expected(texts: Sequence[str]) -> list[tuple[str, int]]:
     return made
 
 
-def recorded(done: list[object], looks: int, threshold: int = 700) -> SimpleNamespace:
-    """A double of the `gc` module with `looks` young collections behind it; its calls go into `done`."""
-    left = iter(range(looks))
+def recorded(done: list[object], threshold: int = 700) -> SimpleNamespace:
+    """A double of the `gc` module; its calls go into `done`."""
     return SimpleNamespace(
         collect=lambda generation=2: done.append(f"collect {generation}"),
         freeze=partial(done.append, "freeze"),
         isenabled=lambda: True,
         unfreeze=partial(done.append, "unfreeze"),
-        get_count=lambda: (5, 0, 0) if next(left, None) is None else (5, 1, 0),
         get_threshold=lambda: (threshold, 10, 10),
-        set_threshold=lambda *given: done.append(given[0]),
     )
