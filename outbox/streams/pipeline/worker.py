@@ -47,7 +47,7 @@ from outbox.streams.pipeline.operators import Frame
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.release import SPECULATIVE
 from outbox.streams.pipeline.states import key_of, slot_of, text_of
-from outbox.streams.pipeline.tasks import STATES_AT_ONCE, Frozen, sections_saved
+from outbox.streams.pipeline.tasks import OBJECTS_A_PART, OBJECTS_A_RECORD, STATES_AT_ONCE, Frozen, sections_saved
 
 READ_BYTES = 1 << 18
 
@@ -102,6 +102,7 @@ class TaskWorker:
         if ready is None:
             return
         made = lead_on(self._plan, self._cores, to, ready)
+        Frozen.note(OBJECTS_A_RECORD * sum(len(each.records) for each in made.values()))
         made.pop(ENTRIES, None)
         if self._exchange.refused:
             number = self._exchange.stages.index(to)
@@ -129,6 +130,7 @@ class TaskWorker:
     def save(self) -> Iterator[Answer]:
         """Save some more states; the last call answers with all sections."""
         assert self.saving is not None
+        Frozen.note(OBJECTS_A_PART)
         if all(states.save(STATES_AT_ONCE) for states in self._states.values()):
             sections = sections_saved(self._states)
             yield Answer(self.saving.id, self.saving.at, [msgspec.json.encode(each) for each in sections.values()])

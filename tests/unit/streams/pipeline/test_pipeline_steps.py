@@ -414,6 +414,19 @@ def test_a_worker_freezes_its_states_until_it_begins_again(monkeypatch: pytest.M
     assert done == ["collect 0", "freeze", 0, 1, 2, "unfreeze"]
 
 
+def test_what_records_and_a_worker_s_saves_make_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = list[int]()
+    monkeypatch.setattr(tasks.Frozen, "note", noted.append)
+    plan = plan_of_words()
+    worker, exchange = begun(plan), Exchange(plan, 1)
+    for moved in exchange.entries(Frame([(Position(0), (), 0, Page("a b"))], Position(1))):
+        list(worker.handle(Moved(moved.to, 0, moved.frame)))
+    counted = sum(noted)
+    list(worker.handle(Save(0, Position(1), None)))
+    list(worker.save())
+    assert counted >= 5 * tasks.OBJECTS_A_RECORD and noted[-1] == tasks.OBJECTS_A_PART  # a page, two words, two counts
+
+
 def test_a_worker_that_begins_again_forgets_what_it_was_to_save() -> None:
     plan = plan_of_words()
     worker = begun(plan)

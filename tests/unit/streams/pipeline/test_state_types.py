@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import pairwise
 from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -277,6 +278,23 @@ def test_of_many_members_the_changed_one_is_written_and_until_a_checkpoint_with_
     states.begin(Position(3), Position(4))
     assert states.save(1) and not states.saved()
     assert not states._marked and not states._lost  # nothing is kept of what stands
+
+
+def test_what_a_checkpoint_has_saved_is_let_go_of_in_the_course_of_the_next() -> None:
+    states = KeyedStates((codec := StateCodec(state_codec(Members))).encode, codec.decode, 1, fields_of(Members))
+    left = list[int]()
+    for at in (0, 1):
+        for key in range(300):
+            states.touch(f"{key}", Position(at))
+            states.by_key.setdefault(f"{key}", Members()).members[at] = at
+        states.begin(Position(at), Position(at + 1))
+        is_done = False
+        while not is_done:
+            left.append(sum(map(len, states._old)))
+            is_done = states.save(8)
+    before = left[left.index(max(left)) :]
+    assert before[0] >= 300 and all(0 <= one - other <= 6 * 8 for one, other in pairwise(before))
+    assert not any(states._old)
 
 
 def test_a_step_of_saving_is_as_long_as_members_are_many_also_of_keys_that_change_meanwhile() -> None:
