@@ -421,8 +421,8 @@ def main() -> int:
     mpl.rcParams.update({"axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.8, "axes.titlesize": 11})
     mpl.rcParams.update({"axes.titleweight": "bold", "axes.titlepad": 10, "axes.labelsize": SMALL})
     mpl.rcParams.update(dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), SMALL))
-    inked = ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color", "axes.edgecolor")
-    mpl.rcParams.update(dict.fromkeys(inked, INK))
+    mpl.rcParams.update(dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), INK))
+    mpl.rcParams.update(dict.fromkeys(("xtick.color", "ytick.color", "axes.edgecolor"), INK))
     mpl.rcParams.update(dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), GROUND))
     for chart in CHARTS:
         figure = Figure(figsize=(7.2, chart.height), layout="constrained")
