@@ -122,9 +122,9 @@ class Core:
         """Why the engine stopped, if it has."""
         self._sync = sync
         self._ordinal = 0
-        self._gate_waiters: list[asyncio.Future[None]] = []
+        self._gate_waiters: dict[asyncio.Future[None], bool] = {}  # whether each has written something
         self._lone_count = 0
-        """Waiters in a row that were alone."""
+        """Writers in a row that were alone."""
         self._lone_until_s = 0.0
         """Until when one is taken to be alone; then the loop has a turn, and whoever is ready can join."""
         self._time_base_ms = max(state.time_ms, clock.wall_ms())
@@ -233,7 +233,7 @@ class Core:
         """Acknowledge nothing more, for this reason; a second one changes nothing."""
         if self.stopped is None:
             self.stopped = reason
-            waiters, self._gate_waiters = self._gate_waiters, []
+            waiters, self._gate_waiters = self._gate_waiters, {}
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(reason)
@@ -249,11 +249,12 @@ class Core:
             return True
         return (log.synced if self._sync.kind == "every" else log.written) >= log.appended
 
-    async def gate(self, *, alone: bool = False) -> None:
+    async def gate(self, *, alone: bool = False, reads: bool = False) -> None:
         """Wait until everything done so far survives the declared failures.
 
         Waiters of one turn of the loop share one flush.  `alone` says that no other caller can join, so that the flush
-        happens at once instead of in the loop's next turn; so do a few in a row where none has joined lately.
+        happens at once instead of in the loop's next turn; so do a few in a row where none has joined lately but who
+        only `reads` what the first has written.
 
         Raises:
             EngineStopped: it will not; acknowledge nothing.
@@ -269,7 +270,7 @@ class Core:
         else:
             loop = asyncio.get_running_loop()
             waiter = loop.create_future()
-            self._gate_waiters.append(waiter)
+            self._gate_waiters[waiter] = not reads
             if len(self._gate_waiters) == 1:
                 loop.call_soon(self._flush_for_waiters)
             await waiter
@@ -286,8 +287,8 @@ class Core:
             self.flush()
         except EngineStopped:
             return  # stop has failed the waiters
-        waiters, self._gate_waiters = self._gate_waiters, []
-        self._lone_count = min(self._lone_count + 1, LONE_COUNT) if len(waiters) == 1 else 0
+        waiters, self._gate_waiters = self._gate_waiters, {}
+        self._lone_count = min(self._lone_count + 1, LONE_COUNT) if sum(waiters.values()) < 2 else 0
         self._lone_until_s = self._last_sync_s + LONE_S
         for waiter in waiters:
             if not waiter.done():

@@ -152,9 +152,9 @@ class GatedEngine(Engine):
         self.opened = asyncio.Event()
         through = self.core.gate
 
-        async def gate(*, alone: bool = False) -> None:
+        async def gate(**options: bool) -> None:
             await self.opened.wait()
-            await through(alone=alone)
+            await through(**options)
 
         self.core.gate = gate  # type: ignore[method-assign]  # for this engine alone
 

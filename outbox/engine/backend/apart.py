@@ -63,7 +63,7 @@ class EngineStore:
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         found = self._read(key)
-        await self._core.gate()
+        await self._core.gate(reads=True)
         return found
 
     def _read(self, key: DocumentKey) -> Document | None:

@@ -55,9 +55,9 @@ class Recorded(Engine):
         super().__init__(state, log, **options)
         through = self.core.gate
 
-        async def gate(*, alone: bool = False) -> None:
+        async def gate(**options: bool) -> None:
             if self.chance is None or self.chance.random() < 0.5:
-                await through(alone=alone)
+                await through(**options)
 
         self.core.gate = gate  # type: ignore[method-assign]  # for this engine alone
 

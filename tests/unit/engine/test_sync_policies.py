@@ -108,6 +108,18 @@ async def test_writers_side_by_side_share_a_flush_also_after_one_alone() -> None
     assert await writers.write(8, each=50) <= 50 + LONE_COUNT
 
 
+@pytest.mark.parametrize("reads", [True, False])
+async def test_who_reads_what_one_has_written_does_not_count_as_another(reads: bool) -> None:
+    core, alone = (engine := Writers().engine).core, 0
+    for number in range(10 * LONE_COUNT):
+        engine.broker.send("q", [Message(body=b"{}")])
+        waiting = asyncio.gather(core.gate(), core.gate(reads=reads))
+        await asyncio.sleep(0)
+        alone += number >= LONE_COUNT and not core._gate_waiters
+        await waiting
+    assert (alone > 4 * LONE_COUNT) == reads
+
+
 async def test_whoever_shares_a_flush_that_fails_learns_that_the_engine_has_stopped() -> None:
     disk = MemoryDisk("shared")
     engine = Engine.open(disk, clock=VirtualClock(START_S))
