@@ -251,13 +251,22 @@ async def test_a_process_that_begins_again_goes_on_from_the_checkpoint() -> None
 
 
 async def test_a_part_is_made_piece_by_piece_and_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline_replica, "PIECE_BYTES", 7)
+    pauses = list[object]()
+
+    async def paused(now_ms: object) -> None:
+        pauses.append(now_ms)
+
     made = Counting(Engine.in_memory())
     await made.write(*TEXTS)
     first = made.replica()
     await first.begin()
     await drain(first)
+    monkeypatch.setattr(pipeline_replica, "PIECE_BYTES", 7)
+    monkeypatch.setattr(pipeline_replica, "give_way", paused)
     assert await first.checkpoint()
+    assert first.known is not None
+    (part,) = first.known.register.stands.parts
+    assert len(pauses) >= part.size_bytes // 14  # a piece, and the end of a line
     second = made.replica()
     await second.begin()
     assert second.at == Position(len(TEXTS))
