@@ -160,11 +160,17 @@ class Reduce:
         self._key: Callable[[Any], Any] = operator.key
         codec = self._codec
         self.states = KeyedStates(
-            codec.encode, codec.decode, codec.version, fields_of(codec.codec.type), operator=operator.name
+            self._stored, codec.decode, codec.version, fields_of(codec.codec.type), operator=operator.name
         )
         self._undo = Undo(codec.codec.type, codec.codec.fields) if operator.refuses else None
         kind: Any = codec.codec.type
         self._is_apart = operator.emits is not None and not may_share(kind, operator.emits)
+
+    def _stored(self, state: Any) -> bytes:
+        """A state's bytes, which are read back: else nothing could begin at their checkpoint."""
+        data = self._codec.encode(state)
+        self._codec.check(data)
+        return data
 
     def key_of(self, record: Record) -> Key | None:
         """The key of a record; None where it has none."""

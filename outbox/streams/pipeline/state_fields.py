@@ -17,10 +17,10 @@ import msgspec
 import msgspec.inspect as shapes
 
 from outbox.codec import Codec, codec_for
-from outbox.encoding import encoded_plain, is_pydantic, null_in
+from outbox.encoding import encoded_plain, is_pydantic
 from outbox.errors import CorruptRecord, NotRegistrable, PoisonMessage
 from outbox.streams.cells import DECODE_ERRORS
-from outbox.streams.pipeline.changes import Changes, Members, changes_of
+from outbox.streams.pipeline.changes import Changes, Members
 from outbox.streams.pipeline.state_types import WHOLE, ListState, MapState, Marks, Value
 from outbox.streams.values import codec_of
 
@@ -83,6 +83,7 @@ class StateFields:
         self._kept = [*self.boxes.items()]
         self._looks = [(name, typing.get_origin(hints[name]) or hints[name], kept) for name, kept in self.boxes.items()]
         self._decode = codec_for(msgspec.defstruct(kind.__name__, stored, kw_only=True), kind.__name__).decode
+        self._check = msgspec.json.Decoder(list[_changes_type(stored, self.boxes)]).decode  # type: ignore[misc]  # known when it runs
 
     def encode(self, state: Any) -> bytes:
         """A state as a whole.
@@ -91,7 +92,10 @@ class StateFields:
             PoisonMessage: it cannot be stored.
         """
         found = {name: getattr(state, name) for name in self.names}
-        return encoded_plain(found | {name: kept.whole(kept.box_of(found[name])) for name, kept in self.boxes.items()})
+        boxes = self._boxes_of(state)
+        return encoded_plain(
+            found | {name: kept.whole(box) for (name, kept), box in zip(self._kept, boxes, strict=True)}
+        )
 
     def decode(self, data: bytes) -> Any:
         """A state that was stored as a whole."""
@@ -113,8 +117,7 @@ class StateFields:
         """
         changes, marked = Changes({}, {}, {}), list[Mapping[Any, None]]()
         wholes: list[tuple[str, Kept, Any]] = []
-        for name, kept in self._kept:
-            box = kept.box_of(getattr(state, name))
+        for (name, kept), box in zip(self._kept, self._boxes_of(state), strict=True):
             marks: Marks = box._marks
             marks.reads = kept.reads
             members = fresh = marks.taken(name)
@@ -128,7 +131,7 @@ class StateFields:
         if len(wholes) == len(self._kept):
             return None, marked
         for name, codec in self._others.items():
-            changes.fields[name] = raw_of(codec, getattr(state, name))
+            changes.fields[name] = msgspec.Raw(codec.encode(getattr(state, name)))
         for name, kept, box in wholes:
             changes.fields[name] = msgspec.Raw(encoded_plain(kept.whole(box)))
         return changes, marked
@@ -140,23 +143,24 @@ class StateFields:
             PoisonMessage: something of it cannot be stored.
         """
         data = encoded_plain(found)
-        raws = _raws_of(data)
-        if null_in(data):
-            for raw in raws:
-                self._check(changes_of(raw))
-        return raws
+        try:
+            self._check(data)
+        except DECODE_ERRORS as error:
+            what = f"a {self._kind.__name__} would not be read back: {error}; give each field its type's values"
+            raise PoisonMessage("unstorable", what) from error
+        return _raws_of(data)
 
-    def _check(self, changes: Changes) -> None:
-        """Check that boxes and members in stored changes would be read back.
+    def _boxes_of(self, state: Any) -> list[Any]:
+        """The boxes of a state.
 
         Raises:
-            PoisonMessage: one would not be.
+            PoisonMessage: a field has none, or another's.
         """
-        for name, kept in self.boxes.items():
-            if name in changes.fields:
-                checked(kept.read, kept.typed.codec.name, bytes(changes.fields[name]))
-            for raw in chain.from_iterable(changes.members.get(name, {}).values()):
-                checked(kept.typed.codec.decode, kept.typed.codec.name, bytes(raw))
+        boxes = [kept.box_of(getattr(state, name)) for name, kept in self._kept]
+        if len(boxes) > 1 and len({*map(id, boxes)}) < len(boxes):
+            what = f"two fields of a {self._kind.__name__} have one box; give each its own, and copy what it holds"
+            raise PoisonMessage("unstorable", what)
+        return boxes
 
     def look(self, state: Any) -> None:
         """Note a box from another field: it is saved as a whole, even if it is moved back.
@@ -204,28 +208,14 @@ def _default_of(field: dataclasses.Field[Any]) -> tuple[Any, ...]:
     return () if field.default is dataclasses.MISSING else (field.default,)
 
 
-def raw_of(codec: Codec, value: Any) -> msgspec.Raw:
-    """A value as stored.
-
-    Raises:
-        PoisonMessage: it cannot be, or would not be read back.
-    """
-    data = codec.encode(value)
-    if null_in(data):
-        checked(codec.decode, codec.name, data)
-    return msgspec.Raw(data)
-
-
-def checked(decode: Callable[[bytes], Any], name: str, data: bytes) -> None:
-    """Check that a stored value would be read back.
-
-    Raises:
-        PoisonMessage: it would not be.
-    """
-    try:
-        decode(data)
-    except DECODE_ERRORS as error:
-        raise PoisonMessage("unstorable", f"a {name} would not be read back: {error}") from error
+def _changes_type(stored: Iterable[tuple[Any, ...]], boxes: Mapping[str, Kept]) -> Any:
+    """The type of stored changes of a state, by whose decoder they are checked."""
+    unset = msgspec.UnsetType
+    fields = msgspec.defstruct("Fields", [(name, kind | unset, msgspec.UNSET) for name, kind, *_ in stored])
+    changed = [(name, kept.members | unset, msgspec.UNSET) for name, kept in boxes.items()]
+    members = msgspec.defstruct("Members", changed)
+    parts = [("fields", fields | unset, msgspec.UNSET), ("members", members | unset, msgspec.UNSET)]
+    return msgspec.defstruct("Changed", parts)
 
 
 class Kept(typing.Protocol):
@@ -235,6 +225,8 @@ class Kept(typing.Protocol):
     """Its values."""
     stored: Any
     """Their type as a whole, for msgspec."""
+    members: Any
+    """That of some changed members."""
     reads: bool
     """Whether a value that was read may have been changed."""
 
@@ -296,6 +288,7 @@ class KeptValue:
         (kind,) = _given(field, given, "Value[int]", 1)
         self.typed = Typed(Value, field, kind)
         self.stored, self.reads, self.box_of = self.typed.kind, self.typed.reads, self.typed.checked
+        self.members = None
 
     def whole(self, box: Any) -> Any:
         (value,) = self.typed.plain([box._inner])
@@ -324,6 +317,7 @@ class KeptMap:
         self._field, self._key = field, key
         self.typed = Typed(MapState, field, value)
         self.stored, self.reads, self.box_of = dict[key, self.typed.kind], self.typed.reads, self.typed.checked  # type: ignore[valid-type, name-defined]  # known when it runs
+        self.members = dict[key, list[self.typed.kind]]  # type: ignore[valid-type, name-defined]  # known when it runs
         self._decode = msgspec.json.Decoder(self.stored).decode
 
     def _text(self, key: Any) -> str:
@@ -363,6 +357,7 @@ class KeptList:
         (kind,) = _given(field, given, "ListState[int]", 1)
         self.typed = Typed(ListState, field, kind)
         self.stored, self.reads, self.box_of = list[self.typed.kind], self.typed.reads, self.typed.checked  # type: ignore[name-defined]  # known when it runs
+        self.members = dict[str, self.stored]  # type: ignore[name-defined]  # known when it runs
         self._decode = msgspec.json.Decoder(self.stored).decode
 
     def whole(self, box: Any) -> Any:

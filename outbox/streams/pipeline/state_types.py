@@ -170,7 +170,9 @@ class ListState(MutableSequence[T]):
 
     def _keep(self, begin: int) -> None:
         if self._marks.undo is not None:
-            self._marks.undo.append(partial(self._inner.__setitem__, slice(begin, None), self._inner[begin:]))
+            kept = self._inner[begin:]
+            kept = deepcopy(kept) if self._marks.reads else kept  # what moves may be changed at its new place
+            self._marks.undo.append(partial(self._inner.__setitem__, slice(begin, None), kept))
 
     @overload
     def __getitem__(self, index: int) -> T: ...

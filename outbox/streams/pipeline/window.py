@@ -67,8 +67,10 @@ class Windows:
     def feed(self, frame: Frame) -> Frame:
         made: list[Record] = []
         aside: list[Record] = []
-        if len(self._due) < len(self.states):  # they were loaded
-            self._due = sorted((state.due_ms, text_of(key)) for key, state in self.states.all().items())
+        if len(self._due) < len(self.states):  # they were loaded, perhaps with the span of an earlier version
+            self._due = []
+            for key, state in [*self.states.all().items()]:
+                self._go_on(key, state, -(-state.due_ms // self._slide_ms) * self._slide_ms)
         ticks = list(frame.ticks)
         for record in frame.records:
             while ticks and ticks[0] <= (record[0], record[2]):

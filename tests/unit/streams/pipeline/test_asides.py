@@ -230,13 +230,14 @@ def without_box(state: Any, sale: Sale, emit: Emit[Takings]) -> None:
     state.cents = 3
 
 
-@pytest.mark.parametrize("kind", ["reduce", "window"])
+@pytest.mark.parametrize("kind", ["reduce", "window", "halved"])
 async def test_a_state_that_cannot_be_encoded_stops_the_pipeline_and_says_whose(kind: str) -> None:
     engine = Engine.in_memory()
     pages = OrderedLog("pages", engine, type=Page)
     made = Pipeline("index", source=pages, refused=OrderedLog("refused", engine, type=RefusedEntry))
-    if kind == "reduce":
-        made.sink(made.reduce(source=pages, key=all_of, state=Count)(overwritten), OrderedLog("c", engine, type=Change))
+    if kind != "window":
+        function = overwritten if kind == "reduce" else halved
+        made.sink(made.reduce(source=pages, key=all_of, state=Count)(function), OrderedLog("c", engine, type=Change))
     else:
         wrong = made.map(source=pages, emits=Word)(plain_page)
         made.sink(made.window(wrong, key=all_of, size_s=1)(lately), OrderedLog("c", engine, type=Change))
@@ -252,6 +253,10 @@ def all_of(value: Any) -> str:
 
 def overwritten(state: Any, page: Page, emit: Emit[Change]) -> None:
     state.n = object()
+
+
+def halved(state: Any, page: Page, emit: Emit[Change]) -> None:
+    state.n = 0.5  # an int's field
 
 
 def plain_page(page: Page) -> Any:
@@ -308,6 +313,8 @@ CHANGES: list[Callable[[Any, int], object]] = [
     lambda state, n: state.row.__delitem__(slice(1, None)),
     lambda state, n: state.list_list.append([n]),
     lambda state, n: [each.append(n) for each in state.list_list],
+    lambda state, n: state.list_list.insert(0, [n]),
+    lambda state, n: state.list_list and state.list_list.pop(0),
     lambda state, n: [each.append(n) for each in state.list_list[-2:]],
     lambda state, n: setattr(state, "map", MapState({"new": n})),
     lambda state, n: state.__setattr__("row", ListState([n])) or state.row.append(n),

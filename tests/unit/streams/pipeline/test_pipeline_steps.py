@@ -54,7 +54,7 @@ from outbox.streams.pipeline.release import BUFFERED
 from outbox.streams.pipeline.running import PipelineLoop
 from outbox.streams.pipeline.states import SLOTS, key_of, slot_of
 from outbox.streams.pipeline.tasks import BeginAgain, LocalTasks
-from outbox.streams.pipeline.window import Windows
+from outbox.streams.pipeline.window import Open, Windows
 from outbox.streams.pipeline.worker import TaskWorker
 from outbox.streams.pipeline.workers import IN_FLIGHT_MAX, SPARE, Link, WorkerDied, WorkerLost, Workers, WorkerTasks
 from tests.unit.streams.pipeline.counting import Change, Count, Counting, Page, Word, count, recorded
@@ -212,6 +212,15 @@ def test_a_window_closes_by_the_time_of_all_and_has_the_values_of_its_own() -> N
         Takings("b", 40, 3)
     ]
     assert not core.states.all()
+
+
+def test_a_window_whose_span_a_newer_version_changes_keeps_to_the_new_one() -> None:
+    core = Windows("takings", operator_of_sales("lately"))
+    sales = [Sale("a", ms, ms) for ms in (1, 11, 17)]
+    of_25 = core._encode(Open(25, [sale.ms for sale in sales], sales))
+    core.states.load({"sa": msgspec.Raw(of_25), "sb": msgspec.Raw(core._encode(Open(25, [1], sales[:1])))}, 1)
+    closed = core.feed(Frame([], Position(3), [(Position(2), 30)]))
+    assert [record[3] for record in closed.records] == [Takings("a", 30, 28)]
 
 
 def replace_sale(core: Windows, sale: Sale) -> Any:

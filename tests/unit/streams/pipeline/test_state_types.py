@@ -596,6 +596,25 @@ def test_a_new_box_beside_one_that_was_saved_is_refused_where_it_would_not_be_re
         changes_in(state)
 
 
+@pytest.mark.parametrize("wrong", [0.5, "1", None])
+def test_a_member_of_another_type_is_refused_before_it_cannot_be_read_back(wrong: Any) -> None:
+    members, items = Members(MapState({1: 1})), Items(ListState([1]))
+    assert changes_in(members) is changes_in(items) is None
+    members.members[2] = items.items[0] = wrong
+    for state in (members, items):
+        with pytest.raises(PoisonMessage, match="would not be read back: Expected `int`"):
+            changes_in(state)
+
+
+def test_one_box_in_two_fields_is_refused() -> None:
+    state = Items()
+    assert changes_in(state) is None
+    state.others = state.items
+    for store in (changes_in, state_codec(Items).encode):
+        with pytest.raises(PoisonMessage, match="two fields of a Items have one box"):
+            store(state)
+
+
 def test_a_key_that_cannot_be_stored_is_named() -> None:
     codec = StateCodec(state_codec(Members))
     states = KeyedStates(codec.encode, codec.decode, 1, fields_of(Members))
