@@ -177,7 +177,7 @@ async def test_entries_and_states_of_an_older_schema_are_read_and_all_states_are
 async def test_one_state_of_an_older_schema_is_enough_to_save_all(tmp_path: Path) -> None:
     async with Engine.in_memory() as engine:
         at = place_of(engine)
-        data = b"".join(checkpoint.line_of(checkpoint.Section("total", slot, slot + 1, {})) for slot in range(2))
+        data = b"\n".join(checkpoint.line_of(checkpoint.Section("total", slot, slot + 1, {})) for slot in range(2))
         await at.blobs.write("part", data)
         part = checkpoint.PartRef("part", sha256(data).hexdigest(), len(data))
         replica = CatchUp(totals_behind(at).plan(), at, Folder(tmp_path), Position(0))

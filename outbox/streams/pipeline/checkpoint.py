@@ -152,8 +152,8 @@ Line = TypeVar("Line", Section, Held)
 
 
 def line_of(line: Section | Held) -> bytes:
-    """A line of a part, with its end; line breaks between the tokens of a `Raw` become spaces."""
-    return msgspec.json.encode(line).replace(b"\n", b" ") + b"\n"
+    """A line of a part; line breaks in it, between the tokens of a `Raw`, become spaces."""
+    return msgspec.json.encode(line).replace(b"\n", b" ")
 
 
 def in_parts(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -161,7 +161,7 @@ def in_parts(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
     waiting, size_bytes = list[bytes](), 0
     for line in lines:
         waiting.append(line)
-        size_bytes += len(line)
+        size_bytes += len(line) + 1
         if size_bytes > PART_BYTES:
             yield waiting
             waiting, size_bytes = [], 0

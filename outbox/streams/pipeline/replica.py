@@ -477,7 +477,7 @@ class PipelineReplica:
         if not saved:
             return before
         lines = await self._encoded(saved.values())
-        count = merge_count(before, sum(map(len, lines)))
+        count = merge_count(before, sum(len(line) + 1 for line in lines))
         kept, again = before[: len(before) - count], before[len(before) - count :]
         if again or not kept:
             lines = await self._merged(again, saved.values(), is_first=not kept)
@@ -522,6 +522,9 @@ class PipelineReplica:
         """Write a part, put together piece by piece: its bytes at once are milliseconds."""
         blob, data, digest, waiting = f"{self._who}/{self.place.new_id()}", BytesIO(), sha256(), 0
         for line in lines:
+            if data.tell():
+                data.write(b"\n")
+                digest.update(b"\n")
             for begin in range(0, len(line), PIECE_BYTES):
                 piece = memoryview(line)[begin : begin + PIECE_BYTES]
                 data.write(piece)

@@ -204,8 +204,11 @@ class RunningPipeline:
         never of less than has left: a replica that begins again is waited for.
         """
         while True:  # as often as a replica begins, which is limited
-            with suppress(BeginAgain):
-                return await (await self._replica()).state(_name_of(operator), as_key(key), self._released)
+            replica = await self._replica()
+            try:
+                return await replica.state(_name_of(operator), as_key(key), self._released)
+            except BeginAgain:
+                await self._wait(lambda ended=replica: ended not in self._begun)  # type: ignore[misc]  # of this turn
 
     async def items(self, operator: Operator) -> AsyncIterator[tuple[Key, Any]]:
         """All keys of an operator and their states, a slot at a time.

@@ -291,7 +291,7 @@ def test_parts_are_few_and_are_twice_the_states_at_most_and_are_seldom_written_a
         again = parts[len(parts) - merge_count(parts, size_bytes) :]
         # the more is written as one the more of it are changes of the same states, which take 1 MB
         data = min(1_000_000, size_bytes + sum(part.size_bytes for part in again))
-        made = [sum(map(len, part)) for part in in_parts([b"." * min(1_000, data)] * -(-data // 1_000))]
+        made = [len(b"\n".join(part)) for part in in_parts([b"." * min(999, data)] * -(-data // 1_000))]
         parts = [*parts[: len(parts) - len(again)], *(PartRef(f"part {number}", "", size) for size in made)]
         written += data
         sizes = [part.size_bytes for part in parts]

@@ -156,6 +156,39 @@ async def test_an_answer_never_speaks_of_less_than_has_left(monkeypatch: pytest.
                 await running.get(cast(Any, operator), "the")
 
 
+async def test_who_asks_a_replica_that_is_over_lets_the_next_one_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, turned, stated = Counting(Engine.in_memory()), PipelineReplica.turn, PipelineReplica.state
+    go = asyncio.Event()
+    count = made.pipeline.plan().operators[1]
+    async with asyncio.timeout(20), made.pipeline.run(made.engine, checkpoint_s=1_000) as running:
+        await made.write("the")
+        await running.until(Position(1))
+        first, asked_count = running.loops[0].replica, 0
+
+        async def turn(replica: PipelineReplica) -> bool:
+            if replica is first:
+                await go.wait()
+                raise BeginAgain
+            return await turned(replica)
+
+        async def state(replica: PipelineReplica, *asked: Any) -> Any:
+            nonlocal asked_count
+            asked_count += 1
+            if replica is first:
+                raise BeginAgain  # as at once where a worker has died
+            return await stated(replica, *asked)
+
+        monkeypatch.setattr(PipelineReplica, "turn", turn)
+        monkeypatch.setattr(PipelineReplica, "state", state)
+        await made.write("a")
+        asked = asyncio.create_task(running.get(count, "the"))
+        await asyncio.sleep(0.05)
+        assert asked_count == 1
+        go.set()
+        found = await asked
+        assert found is not None and found[0] == Count(1) and asked_count == 2
+
+
 async def test_a_timer_runs_it_until_there_is_nothing_to_do() -> None:
     made = Counting(Engine.in_memory())
     await made.write(*TEXTS)

@@ -210,7 +210,7 @@ class Running:
         for slot, found in self.states.saved().items():
             section = Section("count", slot, 1, *found)
             older.setdefault(slot, []).append(section)
-        data = b"".join(line_of(merged(each)) for each in older.values())
+        data = b"\n".join(line_of(merged(each)) for each in older.values())
         if self.disk.c == self.since and self.cut > self.since:
             blob = f"part {len(self.disk.data)}"
             self.disk.data[blob] = data
@@ -364,7 +364,7 @@ def test_a_loaded_state_that_cannot_be_read_is_kept_and_every_time_it_is_asked_f
 
 def test_a_state_with_line_breaks_between_its_tokens_stays_one_line_of_a_part() -> None:
     lines = Section("op", 0, 1, {"sk": msgspec.Raw(b'{\n"n":"\\n"}')}), Section("op", 1, 1, {})
-    data = b"".join(map(line_of, lines))
+    data = b"\n".join(map(line_of, lines))
     first, second = sections_of(data, ref_of("part", data))
     assert msgspec.json.decode(first.states["sk"]) == {"n": "\n"} and second.slot == 1
 
