@@ -67,9 +67,7 @@ class Pipeline:
         refused: OrderedLog[RefusedEntry] | None = None,
     ) -> None:
         self.name = check_name("pipeline", name)
-        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise NotRegistrable(self._wrong(f"version={version!r}: a whole number, 1 or more"))
-        self.version = version
+        self.version = self._counted("version", version)
         self.source = self._reader_of(source)
         self._operators: dict[str, Operator] = {}
         self._sinks: dict[str, tuple[Operator, OrderedLog[Any]]] = {}
@@ -82,6 +80,11 @@ class Pipeline:
 
     def _wrong(self, text: str) -> str:
         return f"pipeline {self.name}: {text}"
+
+    def _counted(self, what: str, version: Any) -> int:
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise NotRegistrable(self._wrong(f"{what}={version!r}: a whole number, 1 or more"))
+        return version
 
     def _reader_of(self, source: Any) -> LogReader[Any]:
         reader = source.reader(0) if isinstance(source, OrderedLog) and source.readers == 1 else source
@@ -136,7 +139,7 @@ class Pipeline:
         check_call(f"pipeline {self.name}: key=", key, "value")
         if not isinstance(state, type):
             raise NotRegistrable(self._wrong(f"state={state!r}: give the class"))
-        codec = StateCodec(state_codec(state), state_version, dict(upcasts or {}))
+        codec = StateCodec(state_codec(state), self._counted("state_version", state_version), dict(upcasts or {}))
         try:
             codec.decode(codec.encode(codec.fresh()), codec.version)
         except Exception as error:

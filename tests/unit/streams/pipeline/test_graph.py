@@ -122,6 +122,13 @@ def test_a_version_is_a_whole_number(version: Any) -> None:
         Pipeline("index", source=pages(), version=version)
 
 
+@pytest.mark.parametrize("version", [True, "1", 1.0, None, 0, -3])
+def test_the_version_of_a_state_is_a_whole_number(version: Any) -> None:
+    pipeline = Pipeline("index", source=pages())
+    with pytest.raises(NotRegistrable, match=f"state_version={version!r}: a whole number, 1 or more"):
+        pipeline.reduce(split(pipeline), key=text_of, state=Count, state_version=version)(count)
+
+
 def test_an_operator_that_leads_nowhere_and_a_second_sink_into_a_log_are_refused() -> None:
     made = Counting(Engine.in_memory())
     first = next(iter(made.pipeline.plan().operators))
