@@ -136,7 +136,7 @@ class Pipeline:
         Raises:
             NotRegistrable: no such state can begin, or be stored.
         """
-        check_call(f"pipeline {self.name}: key=", key, "value")
+        self._check_call("key=", key, "value")
         if not isinstance(state, type):
             raise NotRegistrable(self._wrong(f"state={state!r}: give the class"))
         codec = StateCodec(state_codec(state), self._counted("state_version", state_version), dict(upcasts or {}))
@@ -175,7 +175,7 @@ class Pipeline:
         Raises:
             NotRegistrable: the spans cannot be, the values' type is not known, or `late` is no log for them.
         """
-        check_call(f"pipeline {self.name}: key=", key, "value")
+        self._check_call("key=", key, "value")
         if (time is None) != (late is None):
             raise NotRegistrable(
                 self._wrong(
@@ -198,7 +198,7 @@ class Pipeline:
         declare = self._operator("window", upstream, source, emits, "window", "values", key=key, window=span)
         if time is None or late is None:
             return declare
-        check_call(f"pipeline {self.name}: time=", time, "value")
+        self._check_call("time=", time, "value")
         return lambda function: self._timed(declare(function), time, late)
 
     def _timed(self, window: Operator, time: Callable[[Any], int], late: OrderedLog[Any]) -> Operator:
@@ -258,13 +258,16 @@ class Pipeline:
             )
         if name in self._operators:
             raise NotRegistrable(self._wrong(f"two operators {name!r}; give one another name"))
-        if is_async(function) or (yields(function) and kind not in ("flat_map", "window")):
+        self._check_call(name, function, *given, may_yield=kind in ("flat_map", "window"))
+
+    def _check_call(self, what: str, function: Any, *given: str, may_yield: bool = False) -> None:
+        check_call(f"pipeline {self.name}: {what}", function, *given)
+        if is_async(function) or (yields(function) and not may_yield):
             raise NotRegistrable(
                 self._wrong(
-                    f"{name} waits or yields; an operator is pure: let a Processor or a handler call the outside"
+                    f"{what} waits or yields; an operator is pure: let a Processor or a handler call the outside"
                 )
             )
-        check_call(f"pipeline {self.name}: {name}", function, *given)
 
     def sink(self, operator: Operator, log: OrderedLog[Any], *, exactly_once: bool = False) -> None:
         """Send an operator's records to a log, which is this pipeline's alone; others read on from there.

@@ -77,6 +77,10 @@ WRONG: dict[str, tuple[Callable[[Pipeline], object], str]] = {
     "too many parameters": (lambda p: p.map(source=p.source)(pair), "is called with (value)"),
     "a reduce without emit": (lambda p: p.reduce(split(p), key=text_of, state=Count)(nothing_new), "emit"),
     "a key that is no function": (lambda p: p.reduce(split(p), key="text", state=Count)(count), "key="),  # type: ignore[arg-type]  # that is tested
+    "a key that waits": (lambda p: p.reduce(split(p), key=waiting, state=Count)(count), "key= waits or yields"),
+    "a key that yields": (lambda p: p.reduce(split(p), key=words, state=Count)(count), "key= waits or yields"),
+    "a window's key that waits": (lambda p: p.window(split(p), key=waiting, size_s=5)(nothing), "key= waits or yields"),
+    "a time that waits": (lambda p: lately_of(p, time=waiting, late=other()), "time= waits or yields"),
     "a state that is no class": (lambda p: p.reduce(split(p), key=text_of, state=3)(count), "give the class"),  # type: ignore[arg-type]  # that is tested
     "a state that cannot begin": (lambda p: p.reduce(split(p), key=text_of, state=NeedsMore)(count), "NeedsMore"),
     "two of one name": (lambda p: (split(p), split(p)), "two operators 'words'"),
