@@ -28,17 +28,21 @@ def as_key(value: object) -> Key:
     """A value as a key: a `str`, an `int` or a `UUID`, of an enumeration its value.
 
     Raises:
-        ValueError: it is missing (None or empty) or of another type.
+        ValueError: it is missing (None or empty), of another type, or an int of over 4300 digits.
     """
     if isinstance(value, str) and value:
         return str.__str__(value)
-    if isinstance(value, int) and not isinstance(value, bool):
+    if (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and (value.bit_length() < 14_000 or abs(value) < 10**4_300)  # as many digits as Python reads
+    ):
         return int(value)
     if isinstance(value, UUID):
         return UUID(int=value.int)
     if value is None or value == "":
         raise ValueError("it has no key; give it one, or let what has no state take it")
-    raise ValueError(f"a {type(value).__name__} cannot be a key; use a str, int or UUID")
+    raise ValueError(f"this {type(value).__name__} cannot be a key; use a str, an int of up to 4300 digits or a UUID")
 
 
 def field(value: Key | None) -> bytes:

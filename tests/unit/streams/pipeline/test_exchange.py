@@ -139,12 +139,17 @@ def no_key(word: Word) -> Any:
     return None if word.text == "b" else word.text
 
 
+def long_key(word: Word) -> Any:
+    return 10**5_000 if word.text == "b" else word.text
+
+
 @pytest.mark.parametrize(
     ("function", "key", "error", "text"),
     [
         (broken, text_of, OperatorFailed, r"broken fails on the entry at 1\.0 .*ZeroDivisionError: division by zero"),
         (longer, text_of, OutputUnstorable, r"at 0\.0 of the source cannot be stored on its way to /changes"),
         (count, no_key, OperatorFailed, r"count fails on the entry at 1\.0"),
+        (count, long_key, OperatorFailed, r"count fails on the entry at 1\.0 .*an int of up to 4300 digits"),
         (returned, text_of, OperatorFailed, r"returned fails .*give it to emit"),
     ],
 )

@@ -52,7 +52,7 @@ from outbox.streams.pipeline.operators import Frame, Operator, Record
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.release import BUFFERED
 from outbox.streams.pipeline.running import PipelineLoop
-from outbox.streams.pipeline.states import SLOTS, key_of, slot_of
+from outbox.streams.pipeline.states import SLOTS, key_of, slot_of, text_of
 from outbox.streams.pipeline.tasks import BeginAgain, LocalTasks
 from outbox.streams.pipeline.window import Open, Windows
 from outbox.streams.pipeline.worker import TaskWorker
@@ -242,6 +242,23 @@ def test_a_time_beyond_its_limit_or_of_another_type_fails(ms: Any) -> None:
     core = Timed("takings", operator_of_sales("lately~time", function=lambda sale: ms))
     with pytest.raises(OperatorFailed, match="give milliseconds since 1970, an int"):
         core.feed(Frame([(Position(0), (), 7, Sale("a", 1, 1))], Position(1)))
+
+
+@pytest.mark.parametrize("kind", ["reduce", "window"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_key_of_more_digits_than_can_be_read_fails_with_its_operator_and_position(kind: str, sign: int) -> None:
+    key = sign * (10**4_300 - 1)
+    name, core_of, value = (
+        ("total", Reduce, Sale("a", 1, 1)) if kind == "reduce" else ("lately", Windows, (1, False, 1))
+    )
+    core: Any = core_of("p", operator_of_sales(name, key=lambda value: key))
+    core.feed(Frame([(Position(0), (), 1, value)], Position(1)))
+    assert list(core.states.by_key) == [key] and key_of(text_of(key)) == key
+    key += sign
+    with pytest.raises(
+        OperatorFailed, match=rf"operator {name} fails on the entry at 1\.0 .* an int of up to 4300 digits"
+    ):
+        core.feed(Frame([(Position(1), (), 1, value)], Position(2)))
 
 
 # Changes and tasks
