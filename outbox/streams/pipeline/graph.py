@@ -218,6 +218,12 @@ class Pipeline:
         return round(seconds * 1_000)
 
     def _operator(self, kind: str, upstream: Any, source: Any, emits: Any, *given: str, **options: Any) -> Declare:
+        if not (
+            emits is None
+            or isinstance(emits, type)
+            or type(emits).__module__ in ("types", "typing", "typing_extensions")
+        ):
+            raise NotRegistrable(self._wrong(f"emits={emits!r} is no type; give a class, or a union of classes"))
         before = self._upstream(kind, upstream, source)
 
         def declare(function: Callable[..., Any]) -> Operator:

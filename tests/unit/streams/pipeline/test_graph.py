@@ -83,6 +83,10 @@ WRONG: dict[str, tuple[Callable[[Pipeline], object], str]] = {
     "a time that waits": (lambda p: lately_of(p, time=waiting, late=other()), "time= waits or yields"),
     "a state that is no class": (lambda p: p.reduce(split(p), key=text_of, state=3)(count), "give the class"),  # type: ignore[arg-type]  # that is tested
     "a state that cannot begin": (lambda p: p.reduce(split(p), key=text_of, state=NeedsMore)(count), "NeedsMore"),
+    "a type by its name": (lambda p: p.map(source=p.source, emits="x")(text_of), "emits='x' is no type"),
+    "a number for a type": (lambda p: p.reduce(split(p), key=text_of, state=Count, emits=3)(count), "emits=3 is no"),
+    "types in a list": (lambda p: lately_of(p, emits=[Word]), "is no type; give a class, or a union"),
+    "a function for a type": (lambda p: p.flat_map(source=p.source, emits=words)(words), "is no type; give a class"),
     "two of one name": (lambda p: (split(p), split(p)), "two operators 'words'"),
     "no sink": (lambda p: (split(p), p.plan()), "no sink"),
     "a sink of nothing": (lambda p: p.sink("words", p.source.log), "none of its operators"),  # type: ignore[arg-type]  # that is tested
