@@ -41,7 +41,7 @@ def as_key(value: object) -> Key:
     if isinstance(value, UUID):
         return UUID(int=value.int)
     if value is None or value == "":
-        raise ValueError("it has no key; give it one, or let what has no state take it")
+        raise ValueError("it has no key; give it one, let a handler without a state take it, or filter it out before")
     raise ValueError(f"this {type(value).__name__} cannot be a key; use a str, an int of up to 4300 digits or a UUID")
 
 
