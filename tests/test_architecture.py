@@ -53,7 +53,7 @@ STATEMENTS_MAX = {
     "outbox/ops": 8_688,
     "outbox/registration": 339,
     "outbox/runtime": 6_168,
-    "outbox/streams": 6_918,
+    "outbox/streams": 6_916,
     "outbox/testing": 590,
     "outbox/verify": 9_718,
 }

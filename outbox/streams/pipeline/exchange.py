@@ -102,16 +102,13 @@ FromWorker = Answer | Moved | Failed
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
-    """A frame on its way: places of records, values as JSON, and types where there are several.
-
-    `times` are those of values that go to a window with `time=`, and whether each is late."""
+    """A frame on its way: places of records, values as JSON, and types where there are several."""
 
     watermark: Position
     ticks: Sequence[tuple[Position, int]]
     places: list[tuple[Position, Path, int]]
     values: bytes
     types: list[str]
-    times: list[tuple[int, bool]] = []
 
 
 _stored = msgspec.msgpack.Decoder(Stored)
@@ -185,6 +182,8 @@ class Exchange:
             if operator.kind in WITH_STATES:
                 self.stages.append(operator.name)
                 kind = emitted_kind(operator.upstream, plan.source.log.values.kind)
+                if _is_timed(operator) and operator.window is not None:
+                    kind = tuple[int, bool, operator.window[2]]  # type: ignore[name-defined]  # known when it runs
                 if kind is None:
                     before = operator.upstream.name if operator.upstream else ""
                     raise NotRegistrable(
@@ -239,16 +238,9 @@ class Exchange:
         Raises:
             OutputUnstorable: a value cannot be stored.
         """
-        times = [
-            record[3][:2]
-            for one in self._plan.operators
-            if one.name == to and _is_timed(one)
-            for record in frame.records
-        ]
-        records = [(*record[:3], record[3][2]) for record in frame.records] if times else frame.records
-        raws, types = stored_records(self.values[to], records, self._plan.name, f"on its way to {to}")
-        places = [record[:3] for record in records]
-        stored = Stored(frame.watermark, frame.ticks, places, msgspec.json.encode(raws), types, times)
+        raws, types = stored_records(self.values[to], frame.records, self._plan.name, f"on its way to {to}")
+        places = [record[:3] for record in frame.records]
+        stored = Stored(frame.watermark, frame.ticks, places, msgspec.json.encode(raws), types)
         return Moved(to, worker, msgspec.Raw(msgspec.msgpack.encode(stored)))
 
     def frame(self, moved: Moved) -> Frame:
@@ -263,10 +255,7 @@ class Exchange:
                 raws = msgspec.json.decode(stored.values, type=list[msgspec.Raw])
                 values: list[Any] = list(zip(raws, stored.types, strict=True)) if stored.types else raws
             else:
-                found = self.values[moved.to].read(stored.values, stored.types)
-                values = (
-                    [(*time, value) for time, value in zip(stored.times, found, strict=True)] if stored.times else found
-                )
+                values = self.values[moved.to].read(stored.values, stored.types)
             records = [(*place, value) for place, value in zip(stored.places, values, strict=True)]
         except (KeyError, ValueError, *DECODE_ERRORS) as error:
             raise CorruptRecord(f"what came for {moved.to} cannot be read ({error})") from error

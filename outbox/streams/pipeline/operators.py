@@ -88,10 +88,7 @@ class Operator:
 
 
 def emitted_kind(operator: Operator | None, source: Any) -> Any:
-    """The type of what an operator emits, None where it is not declared; `source` is that of the entries.
-
-    Of a time it is that of the values whose time it tells.
-    """
-    while operator is not None and operator.kind in ("filter", "time"):
+    """The type of what an operator emits, None where it is not declared; `source` is that of the entries."""
+    while operator is not None and operator.kind == "filter":
         operator = operator.upstream
     return source if operator is None else operator.emits

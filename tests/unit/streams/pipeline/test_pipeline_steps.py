@@ -15,7 +15,7 @@ from outbox.engine.engine import Engine
 from outbox.errors import NotRegistrable, PoisonMessage, Refused
 from outbox.ports import Create
 from outbox.runtime.counts import PipelineFigures
-from outbox.streams import Emit, OrderedLog, Pipeline, Position
+from outbox.streams import Emit, OrderedLog, Position
 from outbox.streams.cells import Cell, Cells
 from outbox.streams.pipeline import checkpoint, running, tasks
 from outbox.streams.pipeline import workers as worker_processes
@@ -58,7 +58,7 @@ from outbox.streams.pipeline.window import Open, Windows
 from outbox.streams.pipeline.worker import TaskWorker
 from outbox.streams.pipeline.workers import IN_FLIGHT_MAX, SPARE, Link, WorkerDied, WorkerLost, Workers, WorkerTasks
 from tests.unit.streams.pipeline.counting import Change, Count, Counting, Page, Word, count, recorded
-from tests.unit.streams.pipeline.selling import Sale, Selling, Takings, article_of, lately, sold_ms
+from tests.unit.streams.pipeline.selling import Sale, Selling, Takings
 
 
 def raw(text: str) -> msgspec.Raw:
@@ -129,22 +129,6 @@ def test_each_value_goes_to_the_worker_of_its_key_with_its_time_or_without() -> 
             if to == name:
                 found = [record[3] if name == "total" else record[3][2] for record in frame.records]
                 assert found == [sale for sale in sales if owner_of(sale.article, 3) == worker] and found
-
-
-def test_values_of_several_types_go_to_a_window_with_their_times() -> None:
-    engine = Engine.in_memory()
-    source, late, out = (OrderedLog[Any](name, engine, type=Sale | Takings) for name in ("source", "late", "out"))
-    pipeline = Pipeline("p", source=source)
-    pipeline.sink(pipeline.window(source=source, key=article_of, size_s=1, time=sold_ms, late=late)(lately), out)
-    exchange = Exchange(pipeline.plan(), 2)
-    records: list[Record] = [
-        (Position(0), (), 9, (9, False, Sale("a", 9, 2))),
-        (Position(1), (2,), 9, (3, True, Takings("a", 3, 2))),
-    ]
-    for some in (records, records[:1], []):
-        frame = Frame(some, Position(2), [(Position(0), 9)])
-        found = exchange.frame(exchange.moved("lately", 1, frame))
-        assert (found.records, found.watermark, found.ticks) == (some, Position(2), [(Position(0), 9)])
 
 
 def in_order_only(state: Count, word: Word, emit: Emit[Change]) -> None:
