@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 ANSWER_S_MAX = 60.0
-"""The longest that an arrival comes behind its time."""
+"""How long an arrival may come behind its time, and how long the process may take to end, in seconds."""
 
 
 @asynccontextmanager
@@ -32,7 +32,8 @@ async def arrivals(due_s: Sequence[float]) -> AsyncIterator[AsyncIterator[float]
     finally:
         if process.returncode is None:
             process.kill()
-        await process.wait()
+        async with asyncio.timeout(ANSWER_S_MAX):
+            await process.wait()
 
 
 async def _times(lines: asyncio.StreamReader, due_s: Sequence[float]) -> AsyncIterator[float]:

@@ -31,7 +31,7 @@ Deliver = Callable[[str, Frame, bool], None]
 
 
 YOUNG = 2_000
-"""New objects that are checked and frozen together.  The collector itself counts them less those that are gone."""
+"""How many new objects are checked for garbage and frozen at once; Python by itself counts new less freed ones."""
 OBJECTS_A_RECORD = 3
 """The objects that a record leaves behind, roughly."""
 OBJECTS_A_PART = 8 * STATES_AT_ONCE
