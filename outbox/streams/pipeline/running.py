@@ -208,7 +208,7 @@ class RunningPipeline:
             try:
                 return await replica.state(_name_of(operator), as_key(key), self._released)
             except BeginAgain:
-                await self._wait(lambda ended=replica: ended not in self._begun)  # type: ignore[misc]  # mypy infers no default
+                await self._wait(lambda ended=replica: ended not in self._begun)  # type: ignore[misc]  # mypy infers no lambda with a default
 
     async def items(self, operator: Operator) -> AsyncIterator[tuple[Key, Any]]:
         """All keys of an operator and their states, a slot at a time.
